@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
 from inspect import iscoroutinefunction
@@ -304,11 +304,21 @@ class _Contents:
     def enter(self, phase: Phase) -> None:
         """Say what the phase that ends held, and begin the next one."""
         if self._records:
-            entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
-            self._record()
-            self._note(self._phase, self._held.read(entries, self._phase, self._known()))
+            try:
+                self._say()
+            except Exception as error:  # whatever it is, it is not the program's
+                self._records = False
+                with suppress(Exception):
+                    torch.cuda.memory._record_memory_history(enabled=None)
+                problem = f"{type(error).__name__}: {error}"
+                sys.stderr.write(f"What this process holds by category is not known from here on: {problem}\n")
         self._phase = phase
         self._enter(phase)
+
+    def _say(self) -> None:
+        entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+        self._record()
+        self._note(self._phase, self._held.read(entries, self._phase, self._known()))
 
     def _known(self) -> KnownBlocks:
         models = [model for model in (each() for each in self._models) if model is not None]

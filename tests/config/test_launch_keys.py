@@ -31,6 +31,25 @@ def found(tmp_path):
     return answered
 
 
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["zero_stage=3"], "deepspeed"),
+        (["offload_optimizer_device=cpu"], "deepspeed"),
+        (["fsdp_reshard_after_forward=false"], "fsdp"),
+        ([], "multi_gpu"),
+        # What is stated wins: in a grid of several shardings the keys of one have no meaning with the others.
+        (["zero_stage=3", "distributed_type=multi_gpu"], "multi_gpu"),
+    ],
+)
+def test_keys_of_a_sharding_imply_it(words, kind):
+    """DDP was answered where only the stage of ZeRO was given."""
+    job = ["model=qwen2.5-0.5b", "tuning=full", "num_processes=2", "gpu=h100", "format=json"]
+    trial = json.loads(answer([*job, *words]))["trial"]
+    assert trial["distributed_type"] == kind
+    assert (trial["zero_stage"] is None) is (kind != "deepspeed")
+
+
 def test_processes_of_the_recipe_count(found):
     stated = found(num_processes=4)
     assert stated["trial"]["num_processes"] == 4

@@ -48,6 +48,22 @@ def test_an_actor_works_in_another_thread_than_the_first(any_thread, phases):
     assert seen == phases
 
 
+def test_a_recorder_that_fails_leaves_the_program_alone(monkeypatch, capsys):
+    seen: list[Phase] = []
+    contents = hooks._Contents.__new__(hooks._Contents)
+    contents._enter, contents._phase, contents._records = seen.append, Phase.LOAD, True
+
+    def fails() -> None:
+        raise RuntimeError("no such tensor")
+
+    monkeypatch.setattr(contents, "_say", fails)
+    contents.enter(Phase.FORWARD)
+    contents.enter(Phase.BACKWARD)
+    assert seen == [Phase.FORWARD, Phase.BACKWARD]
+    said = "What this process holds by category is not known from here on: RuntimeError: no such tensor\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_thread_that_works_next_to_another_is_not_followed():
     """Such as one that clips gradients of another model while a pass runs."""
     seen: list[Phase] = []

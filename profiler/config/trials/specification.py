@@ -157,6 +157,8 @@ def _unknown_keys(values: Mapping[str, object]) -> list[Fault]:
 
 def _read(reader: FieldReader) -> TrialSpec:
     given = {key.name: _READERS.get(key.name, read_given)(reader, key) for key in TRIAL_KEYS}
+    if reader.value("distributed_type") is None:
+        given["distributed_type"] = _sharded_by(key.name for key in TRIAL_KEYS if reader.value(key.name) is not None)
     values = given | _resolved(given)
     for key in TRIAL_KEYS:
         if values[key.name] is None and not key.null:
@@ -245,7 +247,12 @@ _KEYS_OF: Mapping[DistributedType, tuple[str, ...]] = {
     DistributedType.FSDP: ("fsdp_", "cp_"),
     DistributedType.DEEPSPEED: ("zero_", "offload_"),
 }
-"""How the keys begin that have a meaning with one value of `distributed_type` only."""
+"""How the keys begin that have a meaning with one `distributed_type` only, and imply it where none is stated."""
+
+
+def _sharded_by(stated: Iterable[str]) -> DistributedType | None:
+    """Return what stated keys have a meaning with: FSDP or DeepSpeed; None if they say nothing about it."""
+    return next((kind for key in stated for kind, own in _KEYS_OF.items() if key.startswith(own)), None)
 
 
 def _distributed(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -913,7 +913,7 @@ class TrialSpec:
             "how several GPUs train together: multi_gpu (DDP), fsdp or deepspeed",
             group=Group.METHOD,
             memory=_SAME,
-            null_given="multi_gpu where num_processes is more than 1, else no",
+            null_given="that of the keys of FSDP or DeepSpeed; else multi_gpu if num_processes is more than 1, or no",
             since="0.2.0",
             earlier=DistributedType.NO,
         ),

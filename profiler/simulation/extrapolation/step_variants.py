@@ -138,9 +138,9 @@ def features(batch: MicroBatch, place: int) -> list[int]:
     """Return the numbers of which sizes are linear functions, the simplest first.
 
     By hand, a prompt of 3 and a completion of 4 tokens, 5 scored in one part, in place 2: 7 in a row, 3, 4, 5 in all,
-    5; both again, but not more than a tile of trl's LM head has; 49, 9, 12, 16; 7 x 8, 3 x 8, 4 x 8, the lengths rounded
-    up to 8, 32, 64 and 128; and where the micro-batch begins among the rows of its generation, 14, 6, 8. Then those of
-    the rows with the completions of neighbours.
+    5; both again, but not more than a tile of trl's LM head has; 49, 9, 12, 16; 7 x 8, 3 x 8, 4 x 8; the lengths
+    rounded up to 8, 32, 64 and 128; and where the micro-batch begins among the rows of its generation, 14, 6, 8. Then
+    those of the rows with the completions of neighbours.
     """
     row = sum(batch.widths)
     lengths = (row, *batch.widths)
