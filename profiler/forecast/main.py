@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from subprocess import PIPE
 
 from profiler.analysis.forecast.lengths import RowCounts, Sampled, sampled
 from profiler.analysis.forecast.outlook import Outlook, growth_against, settings_levers
@@ -93,10 +94,11 @@ def run_engine(request: Path, answer: Path, tick: Callable[[], None]) -> None:
     Raises:
         ProfilerError: It failed.
     """
-    command = [sys.executable, *safe_path_flags(), "-m", ENGINE, str(request), str(answer)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    words = [sys.executable, *safe_path_flags(), "-m", ENGINE, str(request), str(answer)]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     errors = request.with_name("errors.txt")
-    with errors.open("wb") as said, subprocess.Popen(command, stdout=said, stderr=said, env=environment) as process:
+    # It ends when its input does, also where this process is killed: two would write to one answer.
+    with errors.open("wb") as said, subprocess.Popen(words, stdin=PIPE, stdout=said, stderr=said, env=env) as process:
         try:
             while process.poll() is None:
                 time.sleep(_POLL_S)

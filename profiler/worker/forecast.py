@@ -7,6 +7,7 @@ import ctypes
 import gc
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from stat import S_ISFIFO
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,7 @@ from profiler.domain.runs.forecast import (
 )
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.trial import RowLengths, TrialSpec
+from profiler.execution.processes.child import end_with
 from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
 from profiler.measurement.samples.host_usage import usable_cores
 
@@ -369,4 +372,7 @@ def _processors() -> int:
 
 
 if __name__ == "__main__":
+    if sys.platform == "linux" and S_ISFIFO(os.fstat(0).st_mode):
+        os.setsid()
+        end_with(0)
     sys.exit(main())

@@ -1,9 +1,13 @@
 """`python -m profiler.forecast`: its words, faults, answer, files, levers and going on, with a fake engine."""
 
 import json
+import os
 import re
+import select
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,6 +162,27 @@ def test_a_process_that_fails_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("profiler.forecast.main.ENGINE", "profiler.no_such_module")
     with pytest.raises(ProfilerError, match=r"ended early: .*no_such_module"):
         run_engine(tmp_path / "request.json", tmp_path / "answer.jsonl", lambda: None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel sends a signal when a pipe is closed")
+def test_no_engine_outlives_a_command_that_is_killed(tmp_path):
+    """It would go on to write to the answer that the next command continues. Here it waits for its request."""
+    request = tmp_path / "request.json"
+    os.mkfifo(request)
+    program = "import sys; from pathlib import Path; from profiler.forecast.main import run_engine; "
+    program += "run_engine(Path(sys.argv[1]), Path(sys.argv[2]), lambda: None)"
+    with subprocess.Popen([sys.executable, "-c", program, request, tmp_path / "answer.jsonl"]) as command:
+        writer = None
+        while writer is None and command.poll() is None:
+            with suppress(OSError):  # nobody reads yet
+                writer = os.open(request, os.O_WRONLY | os.O_NONBLOCK)
+            time.sleep(0.1)
+        assert writer is not None, (tmp_path / "errors.txt").read_text()
+        command.kill()
+    reader = select.poll()
+    reader.register(writer, 0)
+    assert reader.poll(60_000) == [(writer, select.POLLERR)], "the engine still reads"
+    os.close(writer)
 
 
 def test_each_lever_has_its_own_forecast(capsys):

@@ -5,6 +5,7 @@ import fcntl
 import importlib
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import traceback
@@ -124,20 +125,27 @@ def _run(job: WorkerJob, run: Callable[[WorkerJob], None]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel SIGKILL this process group, grandchildren included, when the parent ends.
+    """End this process group when the parent ends, which holds the other end of the sentinel's pipe.
 
-    The parent holds the other end of the sentinel's pipe. With O_ASYNC and F_SETSIG the kernel sends a signal when that
-    end is closed, also to a worker that hangs in C code. A watching thread would not end such a worker, and a
-    parent-death signal would depend on the fork server, which lives as long as its children do.
+    A parent-death signal would depend on the fork server, which lives as long as its children do.
     """
     parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    pipe = parent.sentinel
+    if parent is not None:
+        end_with(parent.sentinel)
+
+
+def end_with(pipe: int) -> None:
+    """Have the kernel SIGKILL this process group, grandchildren included, when the other end of a pipe is closed.
+
+    With O_ASYNC and F_SETSIG the kernel sends a signal then, also to a process that hangs in C code, which a watching
+    thread would not end. Linux only.
+    """
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if not parent.is_alive():  # it ended before the signal was set up
+    closed = select.poll()
+    closed.register(pipe, 0)
+    if closed.poll(0):  # it was closed before the signal was set up
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
