@@ -6,8 +6,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -115,15 +115,16 @@ def _run(
     job: ScriptJob, executable: Path, environment: Mapping[str, str], timeout_s: float, *, all_layers: bool = False
 ) -> _Ended:
     started_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _open_pipe() as pipe:
         path, note, again, marks = (Path(folder) / name for name in ("job.json", "note", "again", "marks"))
         path.write_text(
             json.dumps(to_json(replace(job, note_file=str(note), again_file="" if all_layers else str(again))))
         )
         process = subprocess.Popen(
-            [str(executable), str(_PROGRAM), str(path)],
+            [str(executable), str(_PROGRAM), str(path), str(pipe)],
             env={**environment, FILE_VARIABLE: str(marks)},
             stdin=subprocess.DEVNULL,
+            pass_fds=(pipe,),
             start_new_session=True,
         )
         timed_out = False
@@ -142,6 +143,17 @@ def _run(
             again="" if timed_out else _text(again),
             unanswered=next(iter(reversed(marks_of_file(marks).unseen_entry_points)), ""),
         )
+
+
+@contextmanager
+def _open_pipe() -> Iterator[int]:
+    """Give a pipe whose other end is closed when this process ends, however it does."""
+    reader, writer = os.pipe()
+    try:
+        yield reader
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def _text(file: Path) -> str:

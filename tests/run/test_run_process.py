@@ -1,6 +1,9 @@
 """A script's process that is ended, crashes or lingers leaves a record. The process is a program of the test."""
 
+import os
+import select
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -57,6 +60,27 @@ def test_a_script_that_takes_too_long_can_finish(run, tmp_path, longer_than_impo
     script = f"import time\ntry:\n    time.sleep(600)\nfinally:\n    open({str(note)!r}, 'w').close()"
     run(script, timeout_s=longer_than_imports_s)
     assert note.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel sends a signal when a pipe is closed")
+def test_no_script_outlives_a_command_that_is_killed(tmp_path):
+    """It would hold a real card."""
+    script, fifo = tmp_path / "train.py", tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script.write_text(
+        f"import time\nfile = open({str(fifo)!r}, 'w')\nfile.write('begun')\nfile.flush()\ntime.sleep(900)\n"
+    )
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    words = [str(script), "backend=simulated", "gpu=l40s", f"results_dir={tmp_path}"]
+    with subprocess.Popen([sys.executable, "-m", "profiler.run", *words]) as command:
+        said = select.poll()
+        said.register(reader, select.POLLIN)
+        while command.poll() is None and not said.poll(100):
+            pass
+        assert os.read(reader, 100) == b"begun"
+        command.kill()
+    assert said.poll(60_000) == [(reader, select.POLLHUP)], "the script goes on"
+    os.close(reader)
 
 
 def test_nothing_waits_for_the_keyboard(run):

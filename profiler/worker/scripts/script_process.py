@@ -1,10 +1,10 @@
 """The process of a script. Python runs this file by its path, in an environment that need not have the profiler.
 
-    PYTHON profiler/worker/scripts/script_process.py JOB
+    PYTHON profiler/worker/scripts/script_process.py JOB PIPE
     PYTHON profiler/worker/scripts/script_process.py accelerate launch WORD...
 
-The second prints what `accelerate launch WORD...` would hand to the processes of a script, by accelerate's own code: a
-JSON object of environment variables.
+The first ends when the other end of PIPE, a file descriptor, is closed. The second prints what `accelerate launch
+WORD...` would hand to the processes of a script, by accelerate's own code: a JSON object of environment variables.
 """
 
 import importlib.util
@@ -17,9 +17,13 @@ from pathlib import Path
 _PROFILER = Path(__file__).resolve().parents[2]
 
 
-def main(job_file: str) -> int:
-    """Run the job in the file, and return the exit code."""
+def main(job_file: str, pipe: int) -> int:
+    """Run the job in the file while the other end of a pipe is open, and return the exit code."""
     _find_profiler()
+    if sys.platform == "linux":
+        from profiler.execution.processes.child import end_with
+
+        end_with(pipe)
     from profiler.domain.runs.other_runs import ScriptJob
     from profiler.storage.files.typed_json import from_json
     from profiler.worker.scripts.script import run_script_job
@@ -78,4 +82,4 @@ if __name__ == "__main__":
     if sys.argv[1:3] == ["accelerate", "launch"]:
         print(json.dumps(variables(sys.argv[3:])))  # noqa: T201  # read by who started this process
         sys.exit()
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
