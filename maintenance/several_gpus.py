@@ -96,6 +96,10 @@ def _run(settings: _Settings) -> int:
     commit = committed() if settings.judge else ""
     specs = written_down(folder, sample(chosen), seed=chosen.seed)
     rows = read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame({"trial": []})
+    if settings.judge and chosen.is_judged_once and "error" in rows:
+        problem = f"has been judged, and once only: {folder / ROWS} has what code said that had seen none of it"
+        hint = "Name another results_dir, with a copy of the rows without their estimates."
+        raise UsageError([Fault(key="sample", found=chosen.name, problem=problem, hint=hint)])
     if settings.emulate:
         emulated = _emulate(specs[: settings.limit], set(rows["trial"]), settings)
         rows = pd.concat([part for part in (rows, emulated) if len(part)]) if len(emulated) else rows

@@ -77,6 +77,7 @@ def last_third(commit: str) -> Sample:
         seed=int(commit, 16),
         earlier=f"Its seed is the hash of commit {commit}, in which estimate and simulation are frozen for it.",
         what="the last third of the benchmark",
+        is_judged_once=True,
     )
 
 

@@ -30,6 +30,8 @@ class Sample:
     """Keys that a recipe did not have when the sample was written down."""
     what: str = "several GPUs"
     """What the trials have in common, for the title of the page."""
+    is_judged_once: bool = False
+    """Whether the estimates that are kept stay as they are, because the code that made them had seen no trial."""
 
     @property
     def fixed(self) -> Mapping[str, object]:

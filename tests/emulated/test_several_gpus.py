@@ -14,7 +14,7 @@ from maintenance.samples.sampling import architecture_of, read_sampled, sampled_
 from maintenance.samples.several_gpus import SAMPLES
 from maintenance.several_gpus import PAGE, ROWS, emulated_rows, judged, main, page, read_rows
 from profiler.analytical.estimate import estimate, has_form
-from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED
+from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import DistributedType, Tuning
@@ -78,6 +78,21 @@ def test_judging_needs_no_record_and_runs_nothing(tmp_path, capsys, monkeypatch)
     pd.testing.assert_frame_equal(read_rows(folder / ROWS), read_rows(kept / ROWS).head(3))
     assert "3 of 30 sampled trials are compared" in (folder / PAGE).read_text()
     assert "3 of 30 trials have a peak" in capsys.readouterr().out
+
+
+def test_what_was_judged_blind_is_not_judged_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("maintenance.several_gpus.committed", lambda: "c0ffee")
+    folder, kept = tmp_path / "benchmark_last", REFERENCE / "benchmark_last"
+    folder.mkdir()
+    for name in ("sampled.jsonl", ROWS):
+        (folder / name).write_bytes((kept / name).read_bytes())
+    words = ["sample=benchmark_last", "emulate=false", "judge=true", f"results_dir={tmp_path}"]
+    assert main(words) == EXIT_USAGE
+    assert "benchmark_last: has been judged, and once only" in capsys.readouterr().err
+    assert (folder / ROWS).read_bytes() == (kept / ROWS).read_bytes() and not (folder / PAGE).exists()
+    # Without their estimates they can be.
+    read_rows(kept / ROWS).head(2).drop(columns=["error", "reserved_error"]).to_csv(folder / ROWS, index=False)
+    assert main(words) == EXIT_SOME_TRIALS_FAILED
 
 
 @EACH
