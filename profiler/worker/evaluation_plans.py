@@ -126,10 +126,12 @@ class EvaluationPlan:
 
         rest, whole = (are_rest(chosen, which) or are_rest(self._chosen, which) for which in (True, False))
         each = (count if self.shapes[0][1].batches_together else min(count, _BATCHES)) - has_rest
-        evaluations = max(FEWEST_OCCURRENCES + 1, -(-len(whole) // each), len(rest))
+        # The first batch, with which vLLM gets the weights, is one of each kind too.
+        apart = 1 if self.spec.loads_engine_once else each
+        evaluations = max(FEWEST_OCCURRENCES + 1, -(-len(whole) // apart), len(rest))
         found = []
         for number in range(evaluations):
-            batches = [whole[(number * each + place) % len(whole)] for place in range(each)]
+            batches = [whole[(number * apart + place) % len(whole)] for place in range(each)]
             found.append([*batches, rest[number % len(rest)]] if has_rest else batches)
         return found
 

@@ -14,7 +14,7 @@ from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import FEWEST_OCCURRENCES, FIRST_STEPS, ParametricSteps
 from profiler.simulation.extrapolation.step_variants import Variant, variants
-from profiler.training.recipes.step_grouping import step_shapes, steps_per_unit, unit_rows
+from profiler.training.recipes.step_grouping import step_shapes, unit_rows
 from profiler.worker.simulated import card_of
 
 MOST_STEPS = 16
@@ -74,7 +74,7 @@ class Plan:
 
     def _runs_of(self, chosen: Sequence[RowLengths]) -> list[list[RowLengths]]:
         begun = [unit_rows(self.spec, self.draws[0], unit) for unit in range(self.first_units)]
-        per_run = max(1, MOST_STEPS // steps_per_unit(self.spec) - self.first_units - 2)
+        per_run = max(1, MOST_STEPS // self.spec.steps_per_unit - self.first_units - 2)
         runs = []
         for start in range(0, len(chosen), per_run):
             part = chosen[start : start + per_run]
@@ -93,7 +93,7 @@ class Plan:
 
     def _steps(self) -> Iterator[tuple["_Unit", StepLengths]]:
         """Yield the shapes of all steps of the draws that will be written out."""
-        units = -(-self.spec.steps // steps_per_unit(self.spec))
+        units = -(-self.spec.steps // self.spec.steps_per_unit)
         for unit in itertools.product(range(len(self.draws)), range(self.first_units, units)):
             yield from ((unit, shape) for shape in self._shapes(self._unit(unit)))
 
@@ -159,7 +159,7 @@ class Plan:
         return unit_rows(self.spec, self.draws[draw], unit)
 
     def _shapes(self, unit: RowLengths) -> list[StepLengths]:
-        return step_shapes(replace(self.spec, steps=steps_per_unit(self.spec)), unit)
+        return step_shapes(replace(self.spec, steps=self.spec.steps_per_unit), unit)
 
     def _pieces(self, shape: StepLengths) -> Iterator[tuple[Variant, MicroBatch]]:
         """Yield the variant of each piece of a step, and a micro-batch that it is about."""
@@ -193,7 +193,7 @@ def far_apart(places: Sequence[Place]) -> list[_Unit]:
 
 def first_units(spec: TrialSpec) -> int:
     """Return the units with the first steps, which are not learnt from."""
-    found = -(-FIRST_STEPS // steps_per_unit(spec))
+    found = -(-FIRST_STEPS // spec.steps_per_unit)
     return max(found, DecodeExtrapolator.most_rollouts) if decodes(spec) else found
 
 

@@ -11,7 +11,7 @@ from profiler.domain.trials.trial import Evaluations, Logprobs, RowLengths, Tria
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
 from profiler.simulation.extrapolation.step_pieces import evaluation_cuts, micro_batch_starts, step_bounds
-from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes, steps_per_unit
+from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes
 from profiler.worker.evaluation_plans import EvaluationPlan
 from profiler.worker.forecast_plans import Plan, decodes, first_units, pads_masks
 from profiler.worker.simulated import card_of, simulate
@@ -43,12 +43,10 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         UnequalStepsError: The steps cannot be written out.
         UnsupportedTrialError: The trial cannot be simulated.
     """
-    if spec.use_vllm and draws[0].evaluations is not None:
-        raise UnequalStepsError("vLLM gets the weights in an evaluation, and not in the step after it")
     if spec.logprobs is Logprobs.MINIBATCH:
         raise UnequalStepsError("with logprobs=minibatch each row has a forward and a backward of its own")
     plan = Plan(spec=spec, draws=draws, pads_masks=pads_masks(spec))
-    first_steps = plan.first_units * steps_per_unit(spec)
+    first_steps = plan.first_units * spec.steps_per_unit
     if not (wanted := plan.runs()):
         raise UnequalStepsError(f"the run has {spec.steps}, and the first {first_steps} are not learnt from")
     layers: list[int | None] = []
@@ -56,7 +54,7 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     empties = None if every is None else lambda step: step % every == 0
 
     def run_of(units: Sequence[RowLengths]) -> RunOfSteps:
-        learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
+        learning = replace(spec, steps=len(units) * spec.steps_per_unit, torch_empty_cache_steps=every and 1)
         # The first steps of all are those of the first run.
         on_start = None if layers else _on_start(draws[0].evaluations)
         rows = replace(RowLengths.joined(units), evaluations=on_start)
@@ -324,7 +322,7 @@ def first_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
         UnsupportedTrialError: The trial cannot be simulated.
     """
     # One unit more, because the end of training frees more in the last step.
-    units, per_unit = first_units(spec), steps_per_unit(spec)
+    units, per_unit = first_units(spec), spec.steps_per_unit
     short = replace(spec, steps=min(spec.steps, (units + 1) * per_unit))
     known = draw.evaluations
     if known is not None and not any(known.follows(step, spec.steps) for step in range(1, units * per_unit + 1)):

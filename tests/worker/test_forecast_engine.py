@@ -36,7 +36,7 @@ from profiler.domain.runs.forecast import (
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
+from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLengths, TrialSpec, Tuning, VllmMode
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
 from profiler.simulation.tracing.recorder import Recorder
@@ -74,6 +74,10 @@ JUDGED: dict[str, Any] = PAIRED | {"recipe": Recipe.KTO}
 COMPARED: dict[str, Any] = {"recipe": Recipe.REWARD, "max_length": 140}
 ONE_PROMPT: dict[str, Any] = {"rollout": Rollout.GENERATE, "num_generations": 8}
 RTX: dict[str, Any] = {"gpu": "rtx-4090-24gb"}
+VLLM: dict[str, Any] = {
+    "use_vllm": True, "vllm_mode": VllmMode.COLOCATE, "vllm_gpu_memory_utilization": 0.3,
+    "vllm_tensor_parallel_size": 1, "vllm_max_model_length": 200,
+}  # fmt: skip
 SINGLE: dict[str, Any] = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
 
 
@@ -102,11 +106,11 @@ CASES: list[dict[str, Any]] = [
     # Masks that its kernel pads, and entropies of 128 tokens at once.
     LORA_KEYS | RTX | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "max_completion_length": 300},
     # All completions of a generation are compared with the log-probabilities of vLLM, which generates to the limit.
-    LORA_KEYS | {"use_vllm": True, "vllm_enable_sleep_mode": True, "beta": 0.04},
+    LORA_KEYS | {**VLLM, "vllm_enable_sleep_mode": True, "beta": 0.04},
 ]
 FURTHER: list[dict[str, Any]] = [
     {"tuning": Tuning.FULL, "rollout": Rollout.SYNTHETIC, "torch_empty_cache_steps": 3},
-    {"tuning": Tuning.FULL, "use_vllm": True, "steps_per_generation": 4},
+    {"tuning": Tuning.FULL, **VLLM, "steps_per_generation": 4},
     # Completions of one prompt, whose first token attends without a mask; keys that are split.
     LORA_KEYS | RTX | ONE_PROMPT | {"max_prompt_length": 300, "max_completion_length": 700},
     RTX | ONE_PROMPT | {"tuning": Tuning.FULL, "beta": 0.04},

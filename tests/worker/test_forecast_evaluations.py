@@ -9,16 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matrix import further
-from test_forecast_engine import COMPARED, JUDGED, LORA_KEYS, OF_ROWS, PAIRED, RTX, TINY, forecast_of, rows_of, spec_of
+from test_forecast_engine import (
+    COMPARED,
+    JUDGED,
+    LORA_KEYS,
+    OF_ROWS,
+    PAIRED,
+    RTX,
+    TINY,
+    VLLM,
+    forecast_of,
+    rows_of,
+    spec_of,
+)
 
 from profiler.allocator.traces.trace import Piece, TraceBuilder
 from profiler.domain.memory import KIB, Category, Phase
 from profiler.domain.runs.forecast import Death
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import Evaluations, Logprobs, Rollout, TrialSpec, Tuning
+from profiler.domain.trials.trial import Evaluations, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
 from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
-from profiler.training.recipes.step_grouping import widest_evaluated
+from profiler.simulation.extrapolation.step_variants import variants
+from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes, unit_rows, widest_evaluated
 from profiler.worker.forecast import replayed
 from profiler.worker.forecast_steps import _closed_piece, learn, whole_steps, written_steps
 
@@ -29,6 +42,8 @@ EVALUATED: list[dict[str, Any]] = [
     PAIRED | LORA_KEYS,
     # The first rollouts decode; a reference scores; the last batch has fewer rows.
     LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True},
+    # vLLM has the weights after an evaluation, whose first batch has sent them.
+    LORA_KEYS | {**VLLM, "num_generations_eval": 2},
 ]
 FURTHER_EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"logprobs": Logprobs.NLL_ENTROPY},
@@ -46,6 +61,7 @@ FURTHER_EVALUATED: list[dict[str, Any]] = [
     LORA_KEYS | GENERATED | {"per_device_eval_batch_size": 4, "eval_accumulation_steps": 2},
     LORA_KEYS | GENERATED | {"config": TINY | {"num_hidden_layers": 16}},
     LORA_KEYS | GENERATED | {"recipe": Recipe.RLOO, "steps_per_generation": 4},
+    LORA_KEYS | {**VLLM, "vllm_enable_sleep_mode": True, "num_generations_eval": 2, "on_start": True},
 ]
 
 
@@ -144,12 +160,34 @@ def _evaluations_in(pieces: Iterable[Piece]) -> int:
     return sum(phase is Phase.EVALUATION for piece in pieces for _, phase in piece.phases)
 
 
-def test_evaluations_by_vllm_are_not_written_out() -> None:
-    spec = spec_of(**LORA_KEYS, use_vllm=True)
-    keys: dict[str, Any] = {"eval_steps": 4, "per_device_eval_batch_size": 2, "num_generations_eval": 2}
+def test_vllm_has_the_weights_after_an_evaluation() -> None:
+    """By hand: after steps 2 and 4 of 6, where generations of one and of two steps begin."""
+    spec = spec_of(**LORA_KEYS | {**VLLM, "steps": 6})
+    keys: dict[str, Any] = {"eval_steps": 2, "per_device_eval_batch_size": 2, "num_generations_eval": 2}
     rows = replace(rows_of(spec), evaluations=Evaluations(**keys, prompts=(9,), completions=(30, 40)))
-    with pytest.raises(UnequalStepsError, match="vLLM gets the weights in an evaluation"):
-        learn(spec, TINY, [rows])
+    assert [step.is_loaded for step in step_shapes(spec, rows)] == [False, False, True, False, True, False]
+    longer = replace(spec, steps_per_generation=4)
+    assert [step.is_loaded for step in step_shapes(longer, rows)] == [False, False, True, False, True, False]
+    sleeps = replace(spec, vllm_enable_sleep_mode=True)
+    assert not any(step.is_loaded for step in step_shapes(sleeps, rows))
+    units = [unit_rows(spec, rows, unit) for unit in (2, 1)]
+    alone = RowLengths.joined(units)
+    assert [step.is_loaded for step in step_shapes(replace(spec, steps=2), alone)] == [True, False]
+    batches = evaluation_shape(spec, replace(rows.evaluations, completions=(3, 4, 5, 6), prompts=(9, 9)), 0).batches
+    assert [batch.is_loaded for batch in batches] == [False, True]
+    kinds = [next(variants(replace(step_shapes(spec, rows)[2], is_loaded=each))) for each in (False, True)]
+    assert kinds[0] != kinds[1]
+
+
+def test_weights_are_not_sent_where_vllm_has_them() -> None:
+    """An adapter is merged and taken out again where they are sent."""
+    spec = spec_of(**LORA_KEYS | {**VLLM, "steps": 3})
+    events = []
+    for loaded in ((), (False, True, False)):
+        steps = whole_steps(spec, TINY | {"num_hidden_layers": 1}, replace(rows_of(spec), loaded=loaded))
+        events.append([sum(len(piece.events) for piece in pieces) for _, pieces in steps])
+    sent, left_out = events
+    assert left_out[1] < sent[1] and (left_out[0], left_out[2]) == (sent[0], sent[2])
 
 
 def test_evaluations_that_leave_a_block_are_not_written_out() -> None:

@@ -43,6 +43,8 @@ class StepLengths:
     """What is scored before training, in its order."""
     ended: int | None = None
     """Completions that end before the longest one, of which trl logs the lengths; None where none are generated."""
+    is_loaded: bool = False
+    """Whether vLLM has the weights already at the generation."""
     batches: tuple["StepLengths", ...] = ()
     """Of the evaluation after the step, each batch with the completions that it generates, as one micro-batch; an
     evaluation by itself has no `micro_batches`."""

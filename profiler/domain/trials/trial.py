@@ -1032,6 +1032,17 @@ class TrialSpec:
         return self.training_rows // self.per_device_train_batch_size if self.recipe.facts.has_prompts else 0
 
     @property
+    def steps_per_unit(self) -> int:
+        """Optimizer steps that use the rows of one generation; 1 where rows are data."""
+        generates = self.recipe.facts.has_rollout
+        return max(1, self.steps_per_generation // self.gradient_accumulation_steps) if generates else 1
+
+    @property
+    def loads_engine_once(self) -> bool:
+        """Whether vLLM gets the weights once per step, by the first generation with them: it does not sleep then."""
+        return self.use_vllm and not self.vllm_enable_sleep_mode
+
+    @property
     def keeps_reference_model(self) -> bool:
         """Whether a reference model is kept: trl creates one for `beta` > 0 unless it can switch an adapter off.
 
@@ -1172,6 +1183,21 @@ class RowLengths:
     """Seed by which each generation is shuffled into micro-batches; they repeat too. Empty: its number, from 0."""
     evaluations: Evaluations | None = None
     """None: the run has none."""
+    loaded: Sequence[bool] = ()
+    """Whether vLLM has the weights before each generation; they repeat too. Empty: after evaluations alone."""
+
+    def has_weights(self, spec: TrialSpec, generation: int) -> bool:
+        """Return whether vLLM has the weights at a generation, from 0: an evaluation has generated with them.
+
+        Source: `_generate_single_turn` of `GRPOTrainer` (trl 1.16).
+        """
+        if not spec.loads_engine_once:
+            return False
+        if self.loaded or self.evaluations is None:
+            return bool(self.loaded) and self.loaded[generation % len(self.loaded)]
+        if generation == 0:
+            return self.evaluations.eval_on_start
+        return self.evaluations.follows(generation * spec.steps_per_unit, spec.steps)
 
     @classmethod
     def joined(cls, parts: Sequence["RowLengths"]) -> "RowLengths":
@@ -1180,6 +1206,7 @@ class RowLengths:
             prompts=[length for part in parts for length in part.prompts],
             completions=[length for part in parts for length in part.completions],
             shuffles=[seed for part in parts for seed in part.shuffles],
+            loaded=[each for part in parts for each in part.loaded],
         )
 
     def shorter(self, factor: float, multiple: int, *, moved: int = 0) -> "RowLengths":

@@ -61,7 +61,7 @@ def variants(shape: StepLengths, *, pads_masks: bool = False) -> Iterator[Varian
     before: list[Hashable] = [shape.pads_prompts, *(batch.padded for batch in shape.scored_before)]
     if shape.ended is not None:
         # Without one trl logs no lengths; a single token is attended to by another kernel.
-        before += [shape.ended > 0, shape.micro_batches[0].widths[0] == 1]
+        before += [shape.ended > 0, shape.micro_batches[0].widths[0] == 1, shape.is_loaded]
     if pads_masks:
         before += _aligned_before(shape)
     yield Place.BEFORE, shape.place, tuple(before)

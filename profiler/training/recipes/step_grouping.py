@@ -13,29 +13,24 @@ from profiler.training.data.source_data import prompt_lengths_of
 from profiler.training.recipes.grpo.trainer import shuffled_rows
 
 
-def steps_per_unit(spec: TrialSpec) -> int:
-    """Return the optimizer steps that use the rows of one generation; 1 where rows are data."""
-    if spec.recipe not in GENERATING:
-        return 1
-    return max(1, spec.steps_per_generation // spec.gradient_accumulation_steps)
-
-
 def step_shapes(spec: TrialSpec, lengths: RowLengths) -> list[StepLengths]:
     """Return the shapes of all steps of `spec`, a trial of one process."""
     if spec.recipe not in GENERATING:
         return [_of_data(spec, lengths, step) for step in range(spec.steps)]
-    generations = -(-spec.steps // steps_per_unit(spec))
+    generations = -(-spec.steps // spec.steps_per_unit)
     found = [step for generation in range(generations) for step in _of_generation(spec, lengths, generation)]
     return found[: spec.steps]
 
 
 def unit_rows(spec: TrialSpec, lengths: RowLengths, unit: int) -> RowLengths:
     """Return the rows of one generation, or of one step of data."""
-    prompts, completions = _prompts_of_unit(spec), _rows_of_unit(spec)
+    completions = _rows_of_unit(spec)
+    prompts = max(1, completions // max(1, spec.rows_per_prompt))
     return RowLengths(
         prompts=_cycled(prompt_lengths_of(spec, lengths), unit * prompts, prompts),
         completions=_cycled(lengths.completions, unit * completions, completions),
         shuffles=(lengths.shuffles[unit % len(lengths.shuffles)] if lengths.shuffles else unit,),
+        loaded=(lengths.has_weights(spec, unit),),
     )
 
 
@@ -55,13 +50,13 @@ def evaluation_shape(spec: TrialSpec, evaluations: Evaluations, number: int) -> 
     every, rows = evaluations.eval_accumulation_steps, evaluated_batches(spec, evaluations, number)
     return StepLengths(
         micro_batches=(),
-        batches=tuple(evaluated_batch(spec, batch) for batch in rows),
+        batches=tuple(evaluated_batch(spec, batch, number) for number, batch in enumerate(rows)),
         batches_together=every if every is not None and every <= len(rows) else None,
     )
 
 
-def evaluated_batch(spec: TrialSpec, lengths: RowLengths) -> StepLengths:
-    """Return the shape of one batch of an evaluation that generates."""
+def evaluated_batch(spec: TrialSpec, lengths: RowLengths, number: int = 0) -> StepLengths:
+    """Return the shape of one batch, from 0, of an evaluation that generates."""
     each = len(lengths.completions) // len(lengths.prompts)
     rows = [(lengths.prompts[row // each], length) for row, length in enumerate(lengths.completions)]
     widths = max(lengths.prompts), max(lengths.completions)
@@ -69,6 +64,7 @@ def evaluated_batch(spec: TrialSpec, lengths: RowLengths) -> StepLengths:
         micro_batches=(_micro_batch(spec, rows, widths),),
         pads_prompts=min(lengths.prompts) < widths[0],
         ended=_ended(spec, lengths.completions),
+        is_loaded=spec.loads_engine_once and number > 0,
     )
 
 
@@ -98,10 +94,6 @@ def widest_evaluated(spec: TrialSpec, evaluations: Evaluations) -> MicroBatch:
     once = replace(spec, per_device_train_batch_size=count, gradient_accumulation_steps=1)
     lengths = RowLengths(prompts=evaluations.prompts, completions=evaluations.completions)
     return replace(_of_data(once, lengths, 0).micro_batches[0], rows=sides * min(size, count))
-
-
-def _prompts_of_unit(spec: TrialSpec) -> int:
-    return max(1, _rows_of_unit(spec) // max(1, spec.rows_per_prompt))
 
 
 def _rows_of_unit(spec: TrialSpec) -> int:
@@ -185,6 +177,7 @@ def _of_generation(spec: TrialSpec, lengths: RowLengths, generation: int) -> lis
         pads_prompts=min(own.prompts) < widths[0],
         scored_before=tuple(scored) if _scores_before(spec) else (),
         ended=_ended(spec, own.completions),
+        is_loaded=own.loaded[0],
     )
     return [generated, *(StepLengths(micro_batches=part, place=place) for place, part in enumerate(parts[1:], start=1))]
 

@@ -17,14 +17,7 @@ from transformers import Trainer
 from trl import GRPOTrainer, RLOOTrainer
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import (
-    ENTROPY_TOKENS,
-    Logprobs,
-    RowLengths,
-    Selection,
-    TrialSpec,
-    completion_lengths,
-)
+from profiler.domain.trials.trial import ENTROPY_TOKENS, Logprobs, RowLengths, Selection, TrialSpec, completion_lengths
 from profiler.training.announced_steps import AnnouncedSteps, log_entropy
 from profiler.training.placement import PhaseObserver
 from profiler.training.recipes.grpo.critic import Critic
@@ -111,8 +104,8 @@ def selective_logprobs(
     The loss, of an evaluation too, computes the entropy of these tokens as well, which trl only logs.
 
     Source of the method: `_get_per_token_logps_and_entropies` of trl 0.16.0 to 1.13.0 in `trl/trainer/grpo_trainer.py`,
-    `selective_log_softmax` in `trl/trainer/utils.py`. Its statements are those that decide
-    which tensors exist at once: a name that trl keeps until the end of the function is kept here.
+    `selective_log_softmax` in `trl/trainer/utils.py`. Its statements are those that decide which tensors exist at once:
+    a name that trl keeps until the end of the function is kept here.
     """
     outputs = model(
         input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=logits_to_keep + 1, use_cache=False
@@ -193,6 +186,11 @@ class Completions:
         self._generated += rows
         return [known[row % len(known)] for row in range(start, start + rows)]
 
+    def is_loaded(self) -> bool:
+        """Return whether vLLM is taken to have the weights at the next generation, as after an evaluation."""
+        known = self._lengths.loaded if self._lengths is not None else ()
+        return bool(known) and known[self._generated // self._spec.generation_batch_size % len(known)]
+
     def before_shuffle(self) -> None:
         """Let trl shuffle as `shuffled_rows` says, where lengths are given."""
         if self._lengths is not None:
@@ -246,6 +244,8 @@ class ProfiledGeneration(AnnouncedSteps):
         """
         self._announce(Phase.ROLLOUT)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        if not self._evaluates and self._completions.is_loaded():
+            self._last_loaded_step = self.state.global_step
         following = self._completions.evaluated if self._evaluates else self._completions.following
         lengths = following(len(prompt_ids))
         if not self._spec.use_vllm:
