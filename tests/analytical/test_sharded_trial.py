@@ -475,7 +475,8 @@ def test_several_gpus_train_by_ddp_by_default():
     assert _spec(distributed_type=False).distributed_type is DistributedType.NO
     assert _spec(num_processes=2).distributed_type is DistributedType.MULTI_GPU
     assert _spec(num_processes=2, distributed_type="ddp").distributed_type is DistributedType.MULTI_GPU
-    assert _spec(num_processes=2, fsdp_version=2).fsdp_version is None
+    assert _spec(num_processes=2, fsdp_version=2).distributed_type is DistributedType.FSDP
+    assert _spec(num_processes=2, fsdp_version=2, distributed_type="ddp").fsdp_version is None
     assert _sharded().fsdp_version == 2
     assert _sharded().fsdp_reshard_after_forward is True
 
