@@ -335,8 +335,8 @@ def _send_lines(
 def _rows(draw: Draw, request: ForecastRequest) -> RowLengths:
     random = Random(draw.seed)
     shuffles = tuple(random.randrange(2**32) for _ in range(request.steps))
-    lengths = {"prompts": draw.prompts, "completions": draw.completions}
-    return RowLengths(**lengths, shuffles=shuffles, evaluations=draw.evaluations)
+    prompts, completions = draw.prompts, draw.completions
+    return RowLengths(prompts=prompts, completions=completions, shuffles=shuffles, evaluations=draw.evaluations)
 
 
 def _learnt(learnt: RunLearnt | None, reason: str | None) -> Learnt:
