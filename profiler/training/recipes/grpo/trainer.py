@@ -4,8 +4,8 @@ Micro-batches by tokens: verl packs rows, so its limit (`ppo_max_token_len_per_g
 similar length share a part here, and padding counts.
 
 Seams, each checked by a test against the installed trl: `_generate_single_turn`, `_get_per_token_logps_and_entropies`,
-`_calculate_rewards`, `_generate_and_score_completions`, `_prepare_inputs` and `compute_loss`; those of transformers are
-in `announced_steps.py`.
+`_calculate_rewards`, `_generate_and_score_completions`, `_prepare_inputs`, `compute_loss` and `_last_loaded_step`;
+those of transformers are in `announced_steps.py`.
 """
 
 from collections.abc import Sequence
