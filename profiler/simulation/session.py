@@ -1,7 +1,7 @@
 """A simulated GPU for the length of one trial: all parts of the simulation, switched on together."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -56,8 +56,9 @@ class Extrapolation:
     """Keep blocks of extrapolated decoding steps that leave the caching allocator as it was."""
     scratch: bool = False
     """Leave the scratch of kernels open, so that it can be computed for other lengths."""
-    leaves_out: bool = False
-    """Note most extrapolated decoding steps only, which then have to be written out (`TraceBuilder.left_out`)."""
+    layers_of: Mapping[str, Any] | None = None
+    """The fields of the model's `config.json` if few of its layers run, and the others are extrapolated. Most
+    extrapolated decoding steps are then noted only, and have to be written out (`TraceBuilder.left_out`)."""
 
 
 _NEVER_OPENING = (Phase.LOAD, Phase.EVALUATION)
@@ -101,7 +102,9 @@ class Simulation:
         self.products = Products(self.recorder, self._workspaces, self._chip)
         """Products that libraries compute into float32."""
         self.decoding = DecodeExtrapolator(
-            self.recorder, every_block=extrapolation.every_block, leaves_out=extrapolation.leaves_out
+            self.recorder,
+            every_block=extrapolation.every_block,
+            leaves_out=extrapolation.layers_of is not None,
         )
         self._attribution = Attribution(self.recorder, device_type=META.type)
         self._is_ready = False
@@ -119,6 +122,11 @@ class Simulation:
     def use_cpu(self) -> bool:
         """True: transformers must not look for a GPU; `adopt` moves its arguments to the simulated one."""
         return True
+
+    @property
+    def whole_config(self) -> Mapping[str, Any] | None:
+        """The fields of the model's `config.json` where few of its layers run."""
+        return self._extrapolation.layers_of
 
     @contextmanager
     def host_side(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ Three classes implement it: the simulated GPU (`simulation/session.py`), the tra
 (`simulation/tracing/tracing_mode.py`) and `PlainSession` of `run.py`, which calls them in one fixed order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -61,6 +61,10 @@ class Placement(Protocol):
     def attributed(self, category: Category) -> AbstractContextManager[None]:
         """A context in which new memory of the device belongs to `category`."""
 
+    @property
+    def whole_config(self) -> Mapping[str, Any] | None:
+        """The fields of the model's `config.json` where fewer layers run than it has; None where all run."""
+
     def decode_extrapolator(self) -> DecodeExtrapolator | None:
         """Return the extrapolator of decoding steps; None where every step runs."""
 
@@ -75,6 +79,11 @@ class RealDevice:
     def use_cpu(self) -> bool:
         """True for the CPU."""
         return self.device.type == "cpu"
+
+    @property
+    def whole_config(self) -> None:
+        """None: all layers run."""
+        return
 
     def host_side(self) -> AbstractContextManager[None]:
         """Do nothing."""

@@ -45,7 +45,7 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     """
     if spec.logprobs is Logprobs.MINIBATCH:
         raise UnequalStepsError("with logprobs=minibatch each row has a forward and a backward of its own")
-    plan = Plan(spec=spec, draws=draws, pads_masks=pads_masks(spec))
+    plan = Plan(spec=spec, draws=draws, pads_masks=pads_masks(spec, model_config))
     first_steps = plan.first_units * spec.steps_per_unit
     if not (wanted := plan.runs()):
         raise UnequalStepsError(f"the run has {spec.steps}, and the first {first_steps} are not learnt from")

@@ -62,7 +62,6 @@ _PROVEN: Mapping[str, Collection[object]] = {
     "critic": (False,),
     "logprobs": tuple(Logprobs),
     "use_liger_kernel": (False,),
-    "use_vllm": (False,),
     "reward_models": (None,),
     "images_per_prompt": (None,),
     "num_processes": (1,),
@@ -214,7 +213,7 @@ def simulate_few_layers(
     equal = equal_layers(spec, model_config)
     if equal is None:
         return None
-    extrapolation = Extrapolation(steps=rows is None, scratch=defers_scratch, leaves_out=True)
+    extrapolation = Extrapolation(steps=rows is None, scratch=defers_scratch, layers_of=model_config)
     few = _run(spec, with_layers(model_config, LAYERS_RUN), cards, extrapolation, rows)
     if not few.knows_modules:
         return None

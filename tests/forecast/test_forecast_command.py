@@ -313,7 +313,6 @@ BIG = "7\n" * 1_000_001
         (["completions=5", "beta=0,1"], {}, "beta=0,1: has several values, and a forecast is for one run"),
         (["completions=5", "eval_steps=5", "per_device_eval_batch_size=6"], {}, "must be a multiple of the 4"),
         (["completions=5", "eval_steps=5", "logprobs=minibatch"], {}, "logprobs=minibatch: has no forecast with"),
-        (["completions=5", "eval_steps=5", "use_vllm=true"], {}, "recipe=grpo in more than 200 steps, each of which"),
         (["completions=5", "eval_steps=5", "max_eval_samples=9999"], {}, "is more than 1,000 batches of"),
         (["completions=5", *SFT, "num_generations_eval=2"], {}, "num_generations_eval=2: has no meaning with recipe"),
         (["completions=5", *SFT, "eval_strategy=epoch"], {}, "eval_strategy=epoch: needs the size of the data set"),

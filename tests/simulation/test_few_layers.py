@@ -25,6 +25,7 @@ from profiler.domain.trials.trial import (
     Rollout,
     TrialSpec,
     Tuning,
+    VllmMode,
 )
 from profiler.simulation.depth.repetitions import LAYERS_RUN
 from profiler.simulation.depth.uniformity import (
@@ -101,6 +102,12 @@ ONE_PASS: dict[str, Any] = {
 
 OF_PAIRS: dict[str, Any] = {"recipe": Recipe.DPO, "max_length": 24, "max_prompt_length": 8, "beta": 0.1}
 OF_ROWS: dict[str, Any] = {"recipe": Recipe.SFT, "max_length": 24}
+BY_VLLM: dict[str, Any] = {
+    "use_vllm": True,
+    "vllm_mode": VllmMode.COLOCATE,
+    "vllm_gpu_memory_utilization": 0.3,
+    "vllm_tensor_parallel_size": 1,
+}
 SCALED: dict[str, Any] = {"fp16": True, "bf16": False, "dtype": Dtype.FLOAT32}
 OF_SCORES: dict[str, Any] = {"recipe": Recipe.REWARD, "max_length": 24}
 
@@ -126,6 +133,8 @@ CASES: list[dict[str, Any]] = [
     {"config": QWEN3 | DEEP_ENOUGH, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
     {"config": LLAMA | DEEP_ENOUGH, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
     {"config": MISTRAL | DEEP_ENOUGH, "attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
+    BY_VLLM | {"steps": 6, "beta": 0.04},
+    BY_VLLM | LORA_KEYS | {"vllm_enable_sleep_mode": True, "vllm_max_model_length": 200},
     OF_PAIRS,
     OF_PAIRS | LORA_KEYS | {"gradient_checkpointing": False, "lengths": Lengths.FORCED},
     OF_PAIRS | QLORA_KEYS | {"config": LLAMA | DEEP_ENOUGH, "steps": 6},
@@ -146,6 +155,8 @@ FURTHER: list[dict[str, Any]] = [
     {"config": TINY | {"num_hidden_layers": 48}, "optim": Optimizer.ADAMW_TORCH},
     {"bf16": False, "gpu": "t4-16gb", "logprobs": Logprobs.FULL},
     *({"logprobs": logprobs, **ONE_PASS} for logprobs in Logprobs),
+    *(BY_VLLM | {"logprobs": logprobs, "vllm_enable_sleep_mode": True} for logprobs in Logprobs),
+    *(BY_VLLM | LORA_KEYS | {"optim": optimizer} for optimizer in OPTIMIZERS),
     *(OF_ROWS | SCALED | keys | {"optim": optimizer} for optimizer in OPTIMIZERS for keys in ({}, LORA_KEYS)),
 ]
 
@@ -155,6 +166,13 @@ FURTHER: list[dict[str, Any]] = [
 def test_few_layers_equal_all_layers(keys: dict[str, Any]) -> None:
     few, whole, spec = both_ways(**keys)
     assert_equal(few, whole, spec)
+
+
+@pytest.mark.slow
+def test_weights_of_4_bits_that_vllm_gets_run_with_all_layers() -> None:
+    """Each merge makes all weights anew, outside of the modules that they belong to."""
+    spec = small_spec(**BY_VLLM | QLORA_KEYS)
+    assert simulate_few_layers(spec, TINY | DEEP_ENOUGH, (KNOWN_GPUS[str(spec.gpu)],)) is None
 
 
 @pytest.mark.slow
@@ -179,15 +197,14 @@ ANY_VALUE = """
     per_device_train_batch_size gradient_accumulation_steps steps_per_generation gradient_checkpointing beta
     attn_implementation dtype bf16 fp16 rollout max_length precompute_ref_log_probs precompute_ref_batch_size
     weight_decay activation_offloading torch_empty_cache_steps use_dynamic_bsz ppo_max_token_len_per_gpu
-    per_device_eval_batch_size
+    per_device_eval_batch_size use_vllm vllm_mode vllm_gpu_memory_utilization vllm_enable_sleep_mode
+    vllm_max_model_length vllm_tensor_parallel_size vllm_model_impl
 """
 WITHOUT_EFFECT = """
-    min_pixels max_pixels
-    vllm_mode vllm_gpu_memory_utilization vllm_enable_sleep_mode vllm_max_model_length vllm_tensor_parallel_size
-    vllm_model_impl fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing zero_stage
+    min_pixels max_pixels fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing zero_stage
     cp_size offload_optimizer_device offload_param_device
 """
-"""Keys that need another recipe, several GPUs, images or vLLM, each of which runs with all layers."""
+"""Keys that need another recipe, several GPUs or images, each of which runs with all layers."""
 
 
 def test_a_new_key_of_a_trial_is_proven_or_runs_with_all_layers() -> None:
@@ -325,7 +342,6 @@ def test_one_changed_layer_is_a_difference(change: Any) -> None:
     "keys",
     [
         {"critic": True},
-        {"use_vllm": True},
         QLORA_KEYS | {"logprobs": Logprobs.SLICED},
         {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU},
         {"steps": 100},

@@ -36,7 +36,7 @@ from profiler.domain.runs.forecast import (
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLengths, TrialSpec, Tuning, VllmMode
+from profiler.domain.trials.trial import Attention, Dtype, Logprobs, Rollout, RowLengths, TrialSpec, Tuning, VllmMode
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
 from profiler.simulation.tracing.recorder import Recorder
@@ -44,6 +44,7 @@ from profiler.training.recipes import sft
 from profiler.training.recipes.step_grouping import step_shapes
 from profiler.worker import forecast, forecast_steps
 from profiler.worker.forecast import answer, replayed
+from profiler.worker.forecast_plans import pads_masks
 from profiler.worker.forecast_steps import (
     MOST_FURTHER,
     RunLearnt,
@@ -107,6 +108,8 @@ CASES: list[dict[str, Any]] = [
     LORA_KEYS | RTX | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "max_completion_length": 300},
     # All completions of a generation are compared with the log-probabilities of vLLM, which generates to the limit.
     LORA_KEYS | {**VLLM, "vllm_enable_sleep_mode": True, "beta": 0.04},
+    # Rollouts in float32, whose kernel pads masks, under a training whose kernel does not.
+    LORA_KEYS | {"rollout": Rollout.GENERATE, "dtype": Dtype.FLOAT32},
 ]
 FURTHER: list[dict[str, Any]] = [
     {"tuning": Tuning.FULL, "rollout": Rollout.SYNTHETIC, "torch_empty_cache_steps": 3},
@@ -141,6 +144,27 @@ FURTHER: list[dict[str, Any]] = [
     LORA_KEYS | RTX | {"rollout": Rollout.GENERATE, "beta": 0.04},
     OF_ROWS | LORA_KEYS | RTX | {"logprobs": Logprobs.NLL_ENTROPY, "max_length": 400},
 ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "pads"),
+    [
+        ({}, False),
+        (RTX, True),
+        (RTX | {"attn_implementation": Attention.EAGER}, False),
+        # Full fine-tuning generates under autocast; LoRA over float32 weights does not.
+        ({"dtype": Dtype.FLOAT32}, False),
+        ({"dtype": Dtype.FLOAT32, "bf16": False}, True),
+        (LORA_KEYS | {"dtype": Dtype.FLOAT32}, True),
+        # cuDNN takes heads of up to 256 values on Hopper, and of up to 128 on Blackwell.
+        ({"config": TINY | {"head_dim": 256}}, False),
+        ({"config": TINY | {"head_dim": 256}, "gpu": "b200-180gb"}, True),
+    ],
+    ids=str,
+)
+def test_masks_are_padded_by_the_kernel_of_any_forward(keys: dict[str, Any], pads: bool) -> None:
+    config = {**keys}.pop("config", TINY)
+    assert pads_masks(spec_of(**{key: value for key, value in keys.items() if key != "config"}), config) is pads
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from profiler.domain.memory import KIB, Category, Phase
 from profiler.domain.runs.forecast import Death
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import Evaluations, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
+from profiler.domain.trials.trial import Dtype, Evaluations, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
 from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
 from profiler.simulation.extrapolation.step_variants import variants
 from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes, unit_rows, widest_evaluated
@@ -36,6 +36,7 @@ from profiler.worker.forecast import replayed
 from profiler.worker.forecast_steps import _closed_piece, learn, whole_steps, written_steps
 
 GENERATED: dict[str, Any] = {"rollout": Rollout.GENERATE, "num_generations_eval": 2}
+WIDE = TINY | {"num_hidden_layers": 1, "vocab_size": 151_936}
 EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"on_start": True},
     # An evaluation is learnt once, with the older loss too, and by few layers.
@@ -44,6 +45,8 @@ EVALUATED: list[dict[str, Any]] = [
     LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True},
     # vLLM has the weights after an evaluation, whose first batch has sent them.
     LORA_KEYS | {**VLLM, "num_generations_eval": 2},
+    # Sums over a whole vocabulary take scratch that is no line of the lengths.
+    GENERATED | {"logprobs": Logprobs.SELECTIVE, "dtype": Dtype.FLOAT32, "config": WIDE, "tuning": Tuning.FULL},
 ]
 FURTHER_EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"logprobs": Logprobs.NLL_ENTROPY},

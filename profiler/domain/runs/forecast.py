@@ -79,13 +79,10 @@ def why_not_evaluated(spec: TrialSpec, *, rows: int, each: int) -> Fault | None:
     if rows % each:
         problem = f"must be a multiple of the {each} completions per prompt (num_generations_eval), as in trl"
         return Fault(key="per_device_eval_batch_size", found=str(rows), problem=problem)
-    others = f"has no forecast with evaluations of recipe={spec.recipe}"
-    hint = "With eval_strategy=no training alone has one."
-    if spec.use_vllm and spec.steps > MOST_WHOLE_STEPS:
-        problem = f"{others} in more than {MOST_WHOLE_STEPS} steps, each of which is simulated whole"
-        return Fault(key="use_vllm", found="true", problem=problem, hint=hint)
     if spec.logprobs is Logprobs.MINIBATCH:
-        problem = f"{others}: it makes a gradient of each row within the loss, and an evaluation makes none"
+        problem = f"has no forecast with evaluations of recipe={spec.recipe}: it makes a gradient of each row within"
+        problem += " the loss, and an evaluation makes none"
+        hint = "With eval_strategy=no training alone has one."
         return Fault(key="logprobs", found=str(spec.logprobs), problem=problem, hint=hint)
     return None
 

@@ -115,7 +115,7 @@ _BY_PHASE = {
 """The default category of each phase. Persistent memory of load and optimizer is attributed later by name."""
 
 
-_OF_ANY_LENGTHS = (Phase.ROLLOUT, Phase.REWARD, Phase.SCORE, Phase.FORWARD, Phase.BACKWARD)
+_OF_ANY_LENGTHS = (Phase.ROLLOUT, Phase.REWARD, Phase.SCORE, Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION)
 """Phases with rows of any lengths."""
 
 

@@ -36,6 +36,11 @@ class TracingMode:
         """True for the CPU."""
         return self._device.type == "cpu"
 
+    @property
+    def whole_config(self) -> None:
+        """None: all layers run."""
+        return
+
     def host_side(self) -> AbstractContextManager[None]:
         """Do nothing: tensors on the host are not on the device."""
         return nullcontext()

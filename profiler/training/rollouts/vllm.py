@@ -194,7 +194,8 @@ class BlockRollout:
     def starting(self, *, model: Any, tokenizer: Any, folder: Path) -> AbstractContextManager[None]:
         """While active, trl's trainer starts the blocks in place of vLLM."""
         del tokenizer, folder
-        architecture = read_architecture(model.config.to_dict(), model=self._spec.model)
+        config = self._placement.whole_config or model.config.to_dict()
+        architecture = read_architecture(config, model=self._spec.model)
         parts = vllm_memory(self._spec, architecture)
         refusal = engine_start_text(self._spec, architecture)
         if refusal:
