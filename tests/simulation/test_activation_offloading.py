@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from simulating import simulate, small_spec
+from simulating import LORA, simulate, small_spec
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.analytical.estimate import has_form
@@ -53,6 +53,18 @@ def test_the_peaks_are_those_of_torchs_cuda_build(keys: dict[str, Any], allocate
     assert (found.peak_allocated_bytes, found.peak_reserved_bytes) == (allocated, reserved)
     # trl brings tensors back on a stream of its own, torch on that of the computation.
     assert set(trace.streams.values()) == ({1} if keys.get("recipe") is Recipe.SFT else set())
+
+
+@pytest.mark.parametrize("tuning", [Tuning.FULL, Tuning.LORA])
+@pytest.mark.parametrize("recipe", [Recipe.SFT, Recipe.DPO, Recipe.KTO, Recipe.REWARD])
+def test_recomputed_layers_use_views_of_what_comes_back(recipe: Recipe, tuning: Tuning) -> None:
+    """trl records such a view on the default stream, which delays no release where the host is as far as the card."""
+    keys: dict[str, Any] = {"recipe": recipe, "max_length": 64, "gradient_checkpointing": True, "tuning": tuning}
+    keys |= {"beta": 0.1} if recipe in (Recipe.DPO, Recipe.KTO) else {}
+    keys |= LORA if tuning is Tuning.LORA else {}
+    trace = simulate(**COMMON | keys).trace
+    assert set(trace.streams.values()) == {1}
+    assert {-block - 1 for block in trace.streams} <= set(trace.events)
 
 
 def test_a_pinned_tensor_has_a_shape_and_no_memory() -> None:

@@ -117,6 +117,7 @@ _OFFLOADED = (
     _seam(
         "torch.storage:UntypedStorage", "data_ptr", _BUILTIN, _OFFLOADING, "trl offloads a storage once, by its address"
     ),
+    _seam("torch:Tensor", "record_stream", _BUILTIN, _OFFLOADING, "trl records views on the default stream"),
     _seam("torch", "get_device_module", Parameters("device"), _OFFLOADING, "trl takes the streams of the card from it"),
 )  # fmt: skip
 

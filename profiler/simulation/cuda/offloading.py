@@ -37,10 +37,16 @@ def offloaded_activations(recorder: Recorder) -> AbstractContextManager[None]:
     def device_module(device: Any = None) -> Any:
         return streams if device is None or torch.device(device).type == _META.type else found(device)
 
-    found = torch.get_device_module
+    def record_stream(self: Any, stream: Any) -> None:
+        # Checkpointing uses views of what comes back, which trl then records on the default stream.
+        if not isinstance(stream, _Stream):
+            recorded(self, stream)
+
+    found, recorded = torch.get_device_module, torch.Tensor.record_stream
     return patched(
         [
             (torch.UntypedStorage, "data_ptr", data_ptr),
+            (torch.Tensor, "record_stream", record_stream),
             (torch, "get_device_module", device_module),
             (torch.accelerator, "is_available", lambda: True),
             (torch.accelerator, "current_accelerator", lambda *_, **__: _META),
