@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from profiler.allocator.traces.trace import Piece, Trace, piece_of
 from profiler.domain.runs.step_shape import StepLengths
-from profiler.domain.trials.trial import Evaluations, Logprobs, RowLengths, TrialSpec
+from profiler.domain.trials.trial import Evaluations, Logprobs, RowLengths, TrialSpec, Tuning
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
 from profiler.simulation.extrapolation.step_pieces import evaluation_cuts, micro_batch_starts, step_bounds
@@ -45,6 +45,10 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     """
     if spec.logprobs is Logprobs.MINIBATCH:
         raise UnequalStepsError("with logprobs=minibatch each row has a forward and a backward of its own")
+    if spec.use_vllm and spec.tuning is Tuning.QLORA and any(draw.evaluations for draw in draws):
+        raise UnequalStepsError(
+            "evaluations merge weights of 4 bits, which then are no longer those of the step before"
+        )
     plan = Plan(spec=spec, draws=draws, pads_masks=pads_masks(spec, model_config))
     first_steps = plan.first_units * spec.steps_per_unit
     if not (wanted := plan.runs()):

@@ -201,8 +201,8 @@ ANY_VALUE = """
     vllm_max_model_length vllm_tensor_parallel_size vllm_model_impl
 """
 WITHOUT_EFFECT = """
-    min_pixels max_pixels fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing zero_stage
-    cp_size offload_optimizer_device offload_param_device
+    min_pixels max_pixels fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing
+    zero_stage cp_size offload_optimizer_device offload_param_device
 """
 """Keys that need another recipe, several GPUs or images, each of which runs with all layers."""
 
