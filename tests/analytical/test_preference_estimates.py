@@ -22,6 +22,7 @@ from profiler.analytical.timeline.recipes.registry import micro_batch, trial_ins
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Backend, Dtype, Lengths, TrialSpec, Tuning
@@ -209,18 +210,10 @@ def _quantile(values: list[float], part: float) -> float:
     return sorted(values)[int(part * (len(values) - 1))]
 
 
-def _errors(recipe: str, metric: str) -> list[float]:
-    """Return the errors of the sample of a recipe in percent."""
-    pairs = zip(sample(recipe), kept(recipe), strict=True)
-    said = [
-        (getattr(estimate_with_replay(spec, architecture(spec.model)), f"peak_{metric}_bytes"), there)
-        for spec, there in pairs
-    ]
-    return [100 * (size / there[metric] - 1) for size, there in said]
-
-
-def _error_text(recipe: str, metric: str) -> str:
-    errors = _errors(recipe, metric)
+def _error_text(estimates: Sequence[Estimate], recipe: str, metric: str) -> str:
+    """Return the errors of the sample of a recipe in percent, in the words of the page."""
+    sizes_bytes = [getattr(estimate, f"peak_{metric}_bytes") for estimate in estimates]
+    errors = [100 * (size / there[metric] - 1) for size, there in zip(sizes_bytes, kept(recipe), strict=True)]
     sizes = [abs(error) for error in errors]
     middle = f"{statistics.median(sizes):.1f} % in the median, {_quantile(sizes, 0.95):.1f} % at the 95th percentile"
     return f"{middle}, from {min(errors):+.1f} to {max(errors):+.1f} %"
@@ -229,7 +222,8 @@ def _error_text(recipe: str, metric: str) -> str:
 @pytest.mark.parametrize("recipe", SEEDS)
 def test_the_trust_page_has_the_errors_of_the_sample(recipe: str) -> None:
     text = " ".join((ROOT / "docs" / "trust.md").read_text().split())
-    allocated, reserved = (_error_text(recipe, metric) for metric in ("allocated", "reserved"))
+    estimates = [estimate_with_replay(spec, architecture(spec.model)) for spec in sample(recipe)]
+    allocated, reserved = (_error_text(estimates, recipe, metric) for metric in ("allocated", "reserved"))
     assert f"With `recipe={recipe}`, the error of the peak is {allocated}; of reserved memory {reserved}" in text
     assert f"On {COUNT} simulated trials of each that a seed chose, of eleven models" in text
     assert len({spec.model for spec in sample(recipe)}) == 11

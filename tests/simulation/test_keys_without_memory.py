@@ -8,10 +8,14 @@ from simulating import simulate
 
 from profiler.config.trl.argument_keys import FREE_KEYS_BY_REASON
 from profiler.domain.memory import Phase
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.recipe import Recipe
 from profiler.training import arguments
 from profiler.training.recipes import dpo, reward
 from profiler.training.recipes.grpo import recipe as grpo
+
+ONE_LAYER = {**BUILTIN_MODELS["tiny"].config, "num_hidden_layers": 1}
+"""What updates and losses need is the same with more layers."""
 
 BYTES_PER_TOKEN = 32
 """What a number of the loss may need for each token of a micro-batch."""
@@ -98,7 +102,7 @@ def _default(recipe: Recipe) -> dict[Phase, int]:
 
 def _peaks(recipe: Recipe) -> dict[Phase, int]:
     peaks: dict[Phase, int] = {}
-    for phase, level in simulate(recipe=recipe, **TRIALS[recipe]).levels():
+    for phase, level in simulate(recipe=recipe, model_config=ONE_LAYER, **TRIALS[recipe]).levels():
         peaks[phase] = max(peaks.get(phase, 0), sum(level.values()))
     return peaks
 

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from matrix import further
 from test_forecast_engine import (
     COMPARED,
+    FEW,
     JUDGED,
     LORA_KEYS,
     OF_ROWS,
     PAIRED,
     RTX,
+    STEPS,
     TINY,
     VLLM,
     forecast_of,
@@ -42,7 +44,7 @@ EVALUATED: list[dict[str, Any]] = [
     # An evaluation is learnt once, with the older loss too, and by few layers.
     PAIRED | LORA_KEYS,
     # The first rollouts decode; a reference scores; the last batch has fewer rows.
-    LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True},
+    LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True, "prompts": 8},
     # vLLM has the weights after an evaluation, whose first batch has sent them.
     LORA_KEYS | {**VLLM, "num_generations_eval": 2},
     # Sums over a whole vocabulary take scratch that is no line of the lengths.
@@ -69,33 +71,36 @@ FURTHER_EVALUATED: list[dict[str, Any]] = [
 
 
 _OF_EVALUATIONS = (
-    "config", "on_start", "num_generations_eval", "per_device_eval_batch_size", "eval_accumulation_steps",
+    "config", "on_start", "num_generations_eval", "per_device_eval_batch_size", "eval_accumulation_steps", "prompts",
 )  # fmt: skip
+_EVALUATED_AFTER = {STEPS: (4, (4, 8, 12, 14)), FEW["steps"]: (3, (3, 6, 8))}
+"""By the steps of a run: `eval_steps`, and the steps that evaluations follow."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [*EVALUATED, *further(*FURTHER_EVALUATED)], ids=str)
+@pytest.mark.parametrize("keys", [*(FEW | keys for keys in EVALUATED), *further(*FURTHER_EVALUATED)], ids=str)
 def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) -> None:
-    """They follow steps 4, 8, 12 and the last one, 14; step 2 comes before `eval_delay`."""
+    """They follow every third or fourth step, and the last one."""
     config = {**keys}.pop("config", TINY | {"num_hidden_layers": 1})
     spec = spec_of(**{key: value for key, value in keys.items() if key not in _OF_EVALUATIONS})
     rows = rows_of(spec)
-    each = keys.get("num_generations_eval")
+    each, prompts = keys.get("num_generations_eval"), keys.get("prompts", 12)
+    eval_steps, after = _EVALUATED_AFTER[spec.steps]
     evaluations = Evaluations(
-        eval_steps=4,
+        eval_steps=eval_steps,
         per_device_eval_batch_size=keys.get("per_device_eval_batch_size", 7 if each is None else 10),
         eval_accumulation_steps=keys.get("eval_accumulation_steps"),
         num_generations_eval=each,
-        prompts=rows.prompts[20:32] if spec.rows_per_prompt else (),
+        prompts=rows.prompts[20 : 20 + prompts] if spec.rows_per_prompt else (),
         # Those that are generated are drawn anew each time.
-        completions=rows.completions[100 : 124 if each is None else 220],
+        completions=rows.completions[100 : 124 if each is None else 100 + 10 * prompts],
         eval_delay=3,
         eval_on_start=keys.get("on_start", False),
     )
     rows = replace(rows, evaluations=evaluations)
     learnt, whole = learn(spec, config, [rows]), list(whole_steps(spec, config, rows))
     evaluated = [_evaluations_in(pieces) for _, pieces in whole]
-    assert [bool(each) for each in evaluated[1:]] == [step in (4, 8, 12, 14) for step in range(2, 15)]
+    assert [bool(each) for each in evaluated[1:]] == [step in after for step in range(2, spec.steps + 1)]
     assert bool(evaluated[0]) is evaluations.eval_on_start
     for conf in ("", "expandable_segments:True"):
         found, expected = forecast_of(written_steps(spec, learnt, rows), conf), forecast_of(whole, conf)
@@ -107,13 +112,13 @@ def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) ->
 @pytest.mark.slow
 def test_each_run_evaluates_rows_of_its_own() -> None:
     """Once the first rollouts are over, whose rows are those of the first run, all is as in a run that is simulated."""
-    spec, config = spec_of(**LORA_KEYS | {"rollout": Rollout.GENERATE}), TINY | {"num_hidden_layers": 1}
+    spec, config = spec_of(**LORA_KEYS | FEW | {"rollout": Rollout.GENERATE}), TINY | {"num_hidden_layers": 1}
     draws = []
     for seed in (3, 4):
         rows, random = rows_of(spec, seed), Random(seed)
         keys: dict[str, Any] = {"per_device_eval_batch_size": 16, "num_generations_eval": 2}
         prompts = tuple(random.randint(20, 40) for _ in range(12))
-        own = Evaluations(eval_steps=4, **keys, prompts=prompts, completions=rows.completions[100:196])
+        own = Evaluations(eval_steps=3, **keys, prompts=prompts, completions=rows.completions[100:196])
         draws.append(replace(rows, evaluations=own))
     learnt = learn(spec, config, draws)
     found, whole = (
@@ -122,8 +127,8 @@ def test_each_run_evaluates_rows_of_its_own() -> None:
     )
     later = [[(step.allocated_bytes, step.phase) for step in steps[4:]] for steps in (found, whole)]
     assert later[0] == later[1]
-    # Only evaluations that have the peak of their step are compared by it: all of them, after steps 8, 12 and 14.
-    assert [step for step, (_, phase) in enumerate(later[0], start=5) if phase is Phase.EVALUATION] == [8, 12, 14]
+    # Only evaluations that have the peak of their step are compared by it: all of them, after steps 6 and 8.
+    assert [step for step, (_, phase) in enumerate(later[0], start=5) if phase is Phase.EVALUATION] == [6, 8]
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -275,7 +275,7 @@ class SimulatedGpu(BackwardMode):
         result = func(*args, **kwargs)
         for tensor in _tensors_in(result):
             self.recorder.made(tensor)
-            if tensor.numel() <= MOST_ELEMENTS and not _is_random_or_empty(func):
+            if tensor.numel() <= MOST_ELEMENTS and not _facts_of(func).is_random_or_empty:
                 set_host_value(tensor, func(*args, **(kwargs | {"device": "cpu"})))
         return result
 
@@ -332,32 +332,51 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def _is_random_or_empty(func: Any) -> bool:
-    return "empty" in func.__name__ or torch.Tag.nondeterministic_seeded in func.tags
+class _Facts(NamedTuple):
+    """What an operation does, whatever its arguments are."""
+
+    operation: Any
+    """Kept, because its identity would otherwise be that of a later object."""
+    writes: bool
+    """Whether it changes one of them."""
+    is_random: bool
+    is_random_or_empty: bool
 
 
-def _writes(func: Any) -> bool:
-    return bool(func._schema.is_mutable)
+_facts: dict[int, _Facts] = {}
+"""By identity: to ask torch takes as long as many an operation."""
+
+
+def _facts_of(func: Any) -> _Facts:
+    facts = _facts.get(id(func))
+    if facts is None:
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        facts = _facts[id(func)] = _Facts(
+            operation=func,
+            writes=bool(func._schema.is_mutable),
+            is_random=is_random,
+            is_random_or_empty=is_random or "empty" in func.__name__,
+        )
+    return facts
 
 
 def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor], result: Any) -> None:
     """Compute the host value of a result if all arguments have one; drop host values that are overwritten."""
     if id(func) in _NEVER_READ:
         return
-    for tensor in tensors:
-        if host_value(tensor) is not None:
-            break
-    else:
+    known = [host_value(tensor) is not None for tensor in tensors]
+    if True not in known:
         # Most operations: nothing of theirs was made on the host.
         return
-    if any(host_value(tensor) is None for tensor in tensors) or torch.Tag.nondeterministic_seeded in func.tags:
-        if _writes(func):
+    facts = _facts_of(func)
+    if facts.is_random or False in known:
+        if facts.writes:
             for tensor in _tensors_in(result):
                 forget(tensor)
         return
-    if not _writes(func) and sum(tensor.numel() for tensor in _tensors_in(result)) > MOST_ELEMENTS:
+    if facts.is_random_or_empty:
         return
-    if _is_random_or_empty(func):
+    if not facts.writes and sum([tensor.numel() for tensor in _tensors_in(result)]) > MOST_ELEMENTS:
         return
     computed = func(*_host_values_in(args), **{name: _host_values_in(value) for name, value in kwargs.items()})
     for tensor, value in zip(_tensors_in(result), _plain_tensors(computed), strict=True):

@@ -145,6 +145,7 @@ class Recorder:
         self._trained: dict[torch.Size, str] = {}
         self._kinds: dict[tuple[Hashable, ...], tuple[int, int, str]] = {}
         """With the category as its index: numbers and words, which the garbage collector does not visit."""
+        self._sites: dict[tuple[Hashable, ...], int] = {}
         self._made_of: dict[int, int] = {}
         """While the model loads: block -> the block of the operand that it was made of."""
         self._alike = sys.maxsize
@@ -361,16 +362,15 @@ class Recorder:
     def _site(self, tensor: torch.Tensor | None = None, operand: int = 0, call: Hashable = None) -> int:
         """Return the number of the site where the running operation makes `tensor`, or raw bytes."""
         module = self.modules.current()
-        return self._trace.site_index(
-            Site(
-                operation=self._scope_name or _name_of(self.operation),
-                shape=() if tensor is None else tuple(tensor.shape),
-                dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
-                module=module,
-                operand_layer=NO_LAYER if module else self._layer_of(operand),
-                call=call,
-            )
-        )
+        layer = NO_LAYER if module else self._layer_of(operand)
+        shape, dtype = ((), "") if tensor is None else (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        key = self._scope_name or id(self.operation), shape, dtype, module, layer, call
+        found = self._sites.get(key)
+        if found is None:
+            name = self._scope_name or _name_of(self.operation)
+            site = Site(operation=name, shape=shape, dtype=dtype, module=module, operand_layer=layer, call=call)
+            found = self._sites[key] = self._trace.site_index(site)
+        return found
 
     def _ended(self, key: int, _: Any) -> None:
         self._trace.free(self._blocks.pop(key))

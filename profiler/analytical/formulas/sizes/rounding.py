@@ -6,7 +6,7 @@ The allocator rounds each allocation up separately, so the formulas round the si
 rounding of every allocation to multiples of 512 bytes is left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, overload
@@ -55,8 +55,7 @@ def _one_block(size: int) -> Count:
 def _rounding_of(spec: TrialKeys) -> Block:
     column = spec.alloc_conf
     if not isinstance(column, Coded):
-        divisions = divisions_by_interval(column)
-        return _rounding_of_one(divisions) if any(divisions) else exact
+        return _rounding_of_one(column)
     table = np.array([divisions_by_interval(text) for text in column.values])
     return _rounding(table[column.codes]) if table.any() else exact
 
@@ -92,18 +91,23 @@ def divisions_by_interval(alloc_conf: str) -> tuple[int, ...]:
     return tuple(divisions)
 
 
-def _rounding_of_one(divisions: Sequence[int]) -> Block:
-    """Return the rounding of one trial by its divisions by interval."""
+@cache
+def _rounding_of_one(alloc_conf: str) -> Block:
+    """Return the rounding of one trial by its settings. Its function runs hundreds of times in an estimate."""
+    divisions = divisions_by_interval(alloc_conf)
+    if not any(divisions):
+        return exact
+    smallest, largest = divisions[0], divisions[-1]
 
     def block(size: Count) -> Count:
         if not isinstance(size, int):
             return _rounding(np.array(divisions))(size)
-        exponent = max(size, 1).bit_length() - 1
-        parts = divisions[min(max(exponent - _FIRST_INTERVAL_LOG2, 0), _INTERVALS - 1)]
+        interval = size.bit_length() - 1 - _FIRST_INTERVAL_LOG2
+        parts = smallest if interval <= 0 else divisions[interval] if interval < _INTERVALS else largest
         if parts <= 1 or size <= _MIN_BLOCK_BYTES * parts:
             return size
-        step = max((1 << exponent) // parts, 1)
-        return whole_units(size, step) * step
+        step = (1 << (size.bit_length() - 1)) // parts or 1
+        return -(-size // step) * step
 
     return block
 
