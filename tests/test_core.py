@@ -65,14 +65,9 @@ sys.exit(main())
 """
 
 SHARED = """
-import contextlib, importlib
-for name in (
-    "grpo_vram", "profiler.console", "profiler.estimate.main", "profiler.estimate.job.config_file",
-    "profiler.config.trl.interval", "profiler.solve.main", "profiler.advise.main", "profiler.replay.main",
-    "profiler.share.main", "profiler.monitor.main", "http.client",
-):
-    with contextlib.suppress(ImportError):
-        importlib.import_module(name)
+import contextlib
+with contextlib.suppress(ImportError):
+    import grpo_vram, profiler.console, profiler.estimate.main
 """
 """What most commands import. If a part of it needs what is hidden, each command meets that by itself."""
 
