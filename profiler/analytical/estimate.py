@@ -5,7 +5,7 @@ over thousands of trials has, and so do tables of them (`many.py`). `estimate_wi
 trial (`replayed/`), in some 40 ms, for an answer about one trial.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -19,6 +19,7 @@ from profiler.analytical.formulas.models.tensor_groups import outer_projections
 from profiler.analytical.formulas.models.trained import bfloat16_tensors
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import has_wide_states
+from profiler.analytical.replayed.generation import widened_products
 from profiler.analytical.replayed.trial import ReplayedPeaks, has_replay, replayed_peaks
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
@@ -28,7 +29,8 @@ from profiler.constraints.constraint import Case
 from profiler.constraints.table import fault_of_closed_form
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.architectures.families import family_of
-from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.cards.card import cublas_workspace_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.extras import simulation_hint
@@ -181,7 +183,7 @@ def with_replay(found: Estimate, spec: TrialSpec, architecture: Architecture) ->
     """
     if architecture.layer_inputs is not None or not has_replay(spec):
         return found
-    replayed = _replayed_once(_on_first_alike(spec), architecture)
+    replayed = _replayed_once(on_first_alike(spec, architecture), architecture)
     return replace(
         found,
         peak_reserved_bytes=max(found.peak_allocated_bytes, replayed.reserved_bytes),
@@ -195,13 +197,21 @@ def _replayed_once(spec: TrialSpec, architecture: Architecture) -> ReplayedPeaks
     return replayed_peaks(spec, architecture)
 
 
-def _on_first_alike(spec: TrialSpec) -> TrialSpec:
+def read_of_card(card: Gpu) -> Hashable:
+    """Return what the closed form reads of a card without vLLM: workspaces of cuBLAS, and kernels of attention."""
+    chip = card.chip
+    return cublas_workspace_bytes(chip.compute_capability), chip.has_flash_attention, chip.has_cudnn_attention
+
+
+def on_first_alike(spec: TrialSpec, architecture: Architecture) -> TrialSpec:
     """Return the trial on the first card with the same requests: products with 4-bit weights go by the whole chip."""
     card = find_gpu(spec.gpu)
     if card is None:
         return spec
-    if spec.tuning is Tuning.QLORA:
-        alike = (gpu.name for gpu in KNOWN_GPUS.values() if gpu.chip == card.chip)
-    else:
-        alike = (gpu.name for gpu in KNOWN_GPUS.values() if gpu.compute_capability == card.compute_capability)
-    return replace(spec, gpu=next(alike, spec.gpu))
+
+    def read(gpu: Gpu) -> Hashable:
+        widens = widened_products(spec, architecture, gpu.chip) if spec.tuning is Tuning.QLORA else ()
+        return read_of_card(gpu), widens
+
+    of_card = read(card)
+    return replace(spec, gpu=next((gpu.name for gpu in KNOWN_GPUS.values() if read(gpu) == of_card), spec.gpu))

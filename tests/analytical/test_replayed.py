@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from trial_strategies import ADAPTED, architecture, specs
 
 from maintenance.samples.sampling import architecture_of
-from profiler.allocator import AllocatorConfig, replay_on_card
-from profiler.analytical.estimate import estimate, estimate_with_replay
+from profiler.allocator import AllocatorConfig, CachingAllocator, replay_on_card
+from profiler.analytical.estimate import estimate, estimate_with_replay, on_first_alike, read_of_card
 from profiler.analytical.explanation.explained import all_cards, explain, needed_of
 from profiler.analytical.formulas.layers.eager_attention import (
     saved_scores_bytes,
@@ -194,6 +194,44 @@ def test_rows_that_read_four_bits_directly_by_hand(gpu, outputs, width, rows):
 
     assert most_rows_of_four_bits(KNOWN_GPUS[gpu].chip, part, Dtype.BFLOAT16) == rows
     assert most_rows_of_four_bits(KNOWN_GPUS[gpu].chip, part, Dtype.FLOAT32) == 7
+
+
+_SHORT = replace(_SPEC, max_prompt_length=64, max_completion_length=64)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        replace(_SHORT, **ADAPTED, tuning=Tuning.LORA),
+        replace(_SHORT, dtype=Dtype.FLOAT32),
+        *(replace(_SHORT, **ADAPTED, tuning=Tuning.QLORA, per_device_train_batch_size=rows) for rows in (8, 16, 32)),
+    ],
+    ids=["lora", "float32", "qlora 8", "qlora 16", "qlora 32"],
+)
+def test_cards_that_read_alike_have_the_same_requests(spec, monkeypatch):
+    of_model, found = replace(architecture_of(spec.model), num_hidden_layers=2), {}
+    requested = []
+
+    class Noting(CachingAllocator):
+        def allocate(self, size_bytes, stream=0):
+            requested.append(size_bytes)
+            return super().allocate(size_bytes, stream)
+
+    monkeypatch.setattr("profiler.analytical.replayed.requests.CachingAllocator", Noting)
+    for card in {each.chip: each for each in KNOWN_GPUS.values()}.values():
+        requested.clear()
+        replayed_peaks(replace(spec, gpu=card.name), of_model)
+        alike, made = on_first_alike(replace(spec, gpu=card.name), of_model), tuple(requested)
+        assert found.setdefault(alike.gpu, made) == made, (card.name, alike.gpu)
+    assert len(set(found.values())) > 1, "cards that read nothing would need no such rule"
+
+
+@pytest.mark.parametrize("keys", [{}, {"dtype": Dtype.FLOAT32}, {"gradient_checkpointing": False}])
+def test_cards_that_read_alike_have_the_same_estimate(keys):
+    spec, found = replace(_SPEC, **keys), {}
+    for card in KNOWN_GPUS.values():
+        estimated = estimate(replace(spec, gpu=card.name), architecture_of(spec.model))
+        assert found.setdefault(read_of_card(card), estimated) == estimated, card.name
 
 
 def kept_trials():

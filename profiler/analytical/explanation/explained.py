@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants, with_replay
+from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants, read_of_card, with_replay
 from profiler.analytical.explanation.engine_start import engine_start_text, server_text
 from profiler.analytical.formulas.sizes.rounding import Needed
 from profiler.analytical.timeline.instants import Instant, InstantName
@@ -184,8 +184,8 @@ def all_cards(
 
 
 def what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
-    """Return what the closed form reads of a card: its compute capability, and with vLLM its memory."""
-    return gpu if spec.use_vllm else gpu.compute_capability
+    """Return what the closed form reads of a card: with vLLM also its memory."""
+    return gpu if spec.use_vllm else read_of_card(gpu)
 
 
 GPUS_PER_NODE = 8

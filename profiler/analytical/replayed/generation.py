@@ -46,10 +46,11 @@ from profiler.analytical.replayed.requests import (
 )
 from profiler.analytical.timeline.instants import untied_head
 from profiler.analytical.timeline.step_instants import decoding, generation_casts
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import Chip
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import MIB
-from profiler.domain.trials.trial import Attention, Dtype, Tuning
+from profiler.domain.trials.trial import Attention, Dtype, TrialSpec, Tuning
 
 _STEP_BYTES = 2 * MIB
 """Growth of a tensor of the cache per replayed decoding step: that of segments from 10 MiB on."""
@@ -240,6 +241,13 @@ def _widened(spec: TrialKeys, kind: DecoderShape) -> tuple[Blocks, Blocks]:
         else:
             after = union(after, blocks(copy))
     return before, after
+
+
+def widened_products(spec: TrialSpec, architecture: Architecture, chip: Chip) -> tuple[bool, ...]:
+    """Return of each matrix in 4 bits whether decoding widens it on a card: what a replay reads of its whole chip."""
+    rows = spec.generation_batch_size
+    parts = (part for kind in layer_kinds(architecture) for part in projections(kind))
+    return tuple(rows > most_rows_of_four_bits(chip, part, spec.dtype) for part in parts)
 
 
 def most_rows_of_four_bits(chip: Chip, part: Projection, dtype: Dtype) -> int:
