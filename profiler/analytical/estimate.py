@@ -22,14 +22,13 @@ from profiler.analytical.optimizers import has_wide_states
 from profiler.analytical.replayed.generation import widened_products
 from profiler.analytical.replayed.trial import ReplayedPeaks, has_replay, replayed_peaks
 from profiler.analytical.timeline.cached import peak_reserved_bytes
-from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.instants import Instant, read_of_card
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.constraints.commands import SHARDED
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import fault_of_closed_form
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.architectures.families import family_of
-from profiler.domain.cards.card import cublas_workspace_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError
@@ -195,12 +194,6 @@ def with_replay(found: Estimate, spec: TrialSpec, architecture: Architecture) ->
 def _replayed_once(spec: TrialSpec, architecture: Architecture) -> ReplayedPeaks:
     """Replay a trial that an answer asks for several times: one about a file of trl does, for each of its releases."""
     return replayed_peaks(spec, architecture)
-
-
-def read_of_card(card: Gpu) -> Hashable:
-    """Return what the closed form reads of a card without vLLM: workspaces of cuBLAS, and kernels of attention."""
-    chip = card.chip
-    return cublas_workspace_bytes(chip.compute_capability), chip.has_flash_attention, chip.has_cudnn_attention
 
 
 def on_first_alike(spec: TrialSpec, architecture: Architecture) -> TrialSpec:

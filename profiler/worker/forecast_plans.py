@@ -6,22 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
-from typing import Any
 
-import torch
-
-from profiler.analytical.formulas.models.trained import computed_bytes, computes_in_bfloat16
-from profiler.config.models.architecture import read_architecture
-from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING
-from profiler.domain.trials.trial import Attention, Rollout, RowLengths, TrialSpec
-from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT, Kernel, Mask, Request, choose_kernel
+from profiler.domain.trials.trial import Rollout, RowLengths, TrialSpec
+from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import FEWEST_OCCURRENCES, FIRST_STEPS, ParametricSteps
 from profiler.simulation.extrapolation.step_variants import Variant, variants
 from profiler.training.recipes.step_grouping import step_shapes, unit_rows
-from profiler.worker.simulated import card_of
 
 MOST_STEPS = 16
 """Of one run to learn from: deep models run few layers in runs of so many steps."""
@@ -37,43 +30,6 @@ FEWEST_CHANGED = 2
 
 _MOVED = (3, 5, 2, 7, 1)
 """Tokens that a shorter prompt loses to its completions, so that only the row is aligned as it was."""
-
-
-def pads_masks(spec: TrialSpec, model_config: Mapping[str, Any]) -> bool:
-    """Return whether a kernel of the attention pads masks whose rows are not aligned.
-
-    It is that of any forward, in a rollout or under autocast: by hand, LoRA over float32 weights with `bf16` generates
-    in float32, which cuDNN's kernel does not take.
-    """
-    if spec.attn_implementation is not Attention.SDPA:
-        return False
-    architecture = read_architecture(model_config, model=spec.model)
-    kinds = [kind for kind in (architecture, *architecture.first_layers) if kind.linear is None]
-    types = {_computed_type(spec, autocast=autocast) for autocast in (False, True)}
-    return any(_masked_kernel(spec, kind, dtype) is Kernel.EFFICIENT for kind in kinds for dtype in types)
-
-
-def _computed_type(spec: TrialSpec, *, autocast: bool) -> torch.dtype:
-    if computed_bytes(spec, autocast=autocast) == torch.float32.itemsize:
-        return torch.float32
-    return torch.bfloat16 if computes_in_bfloat16(spec, autocast=autocast) else torch.float16
-
-
-def _masked_kernel(spec: TrialSpec, layers: Architecture, dtype: torch.dtype) -> Kernel:
-    """Return the kernel for a row with a mask."""
-    latent = layers.latent
-    widths = (layers.head_dim, layers.head_dim) if latent is None else (latent.head_dim, latent.v_head_dim)
-    query, value = (torch.Size((1, layers.num_attention_heads, 2, width)) for width in widths)
-    return choose_kernel(
-        Request(
-            query=query,
-            key=query,
-            value=value,
-            dtype=dtype,
-            compute_capability=card_of(spec).compute_capability,
-            mask=Mask(shape=torch.Size((1, 1, 2, 2))),
-        )
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ from profiler.domain.trials.trial import Evaluations, Logprobs, RowLengths, Tria
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
 from profiler.simulation.extrapolation.step_pieces import evaluation_cuts, micro_batch_starts, step_bounds
+from profiler.simulation.extrapolation.step_variants import pads_masks
 from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes
 from profiler.worker.evaluation_plans import EvaluationPlan
-from profiler.worker.forecast_plans import Plan, decodes, first_units, pads_masks
+from profiler.worker.forecast_plans import Plan, decodes, first_units
 from profiler.worker.simulated import card_of, simulate
 
 

@@ -10,7 +10,7 @@ from trial_strategies import ADAPTED, architecture, specs
 
 from maintenance.samples.sampling import architecture_of
 from profiler.allocator import AllocatorConfig, CachingAllocator, replay_on_card
-from profiler.analytical.estimate import estimate, estimate_with_replay, on_first_alike, read_of_card
+from profiler.analytical.estimate import estimate, estimate_with_replay, on_first_alike
 from profiler.analytical.explanation.explained import all_cards, explain, needed_of
 from profiler.analytical.formulas.layers.eager_attention import (
     saved_scores_bytes,
@@ -26,6 +26,7 @@ from profiler.analytical.replayed.generation import most_rows_of_four_bits
 from profiler.analytical.replayed.head import Head, chunks_of
 from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
 from profiler.analytical.replayed.trial import has_replay, replayed_peaks, replayed_steps
+from profiler.analytical.timeline.instants import read_of_card
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.config.trials.identity import spec_from_mapping

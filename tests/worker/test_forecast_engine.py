@@ -39,12 +39,12 @@ from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Dtype, Logprobs, Rollout, RowLengths, TrialSpec, Tuning, VllmMode
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
+from profiler.simulation.extrapolation.step_variants import pads_masks
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.training.recipes import sft
 from profiler.training.recipes.step_grouping import step_shapes
 from profiler.worker import forecast, forecast_steps
 from profiler.worker.forecast import answer, replayed
-from profiler.worker.forecast_plans import pads_masks
 from profiler.worker.forecast_steps import (
     MOST_FURTHER,
     RunLearnt,

@@ -234,7 +234,7 @@ def test_each_evaluation_has_completions_of_its_own(count: int, prompts: int, sa
     assert [place for at in range(len(samples)) for place in parts.prompts_of(at)] == list(range(sum(samples)))
 
 
-def test_evaluations_that_merge_weights_of_4_bits_are_not_written_out() -> None:
+def test_evaluations_that_merge_4_bits_are_not_written_out() -> None:
     spec = spec_of(**LORA_KEYS | VLLM | {"tuning": Tuning.QLORA})
     rows, keys = rows_of(spec), {"per_device_eval_batch_size": 2, "num_generations_eval": 2}
     evaluations = Evaluations(eval_steps=4, prompts=(9,), completions=(30, 40), **keys)

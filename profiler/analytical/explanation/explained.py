@@ -4,10 +4,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants, read_of_card, with_replay
+from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants, with_replay
 from profiler.analytical.explanation.engine_start import engine_start_text, server_text
 from profiler.analytical.formulas.sizes.rounding import Needed
-from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.instants import Instant, InstantName, read_of_card
 from profiler.analytical.timeline.recipes.registry import host_instants
 from profiler.analytical.timeline.sharding.sharding import HostInstant
 from profiler.domain.architectures.architecture import Architecture

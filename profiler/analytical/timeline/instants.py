@@ -6,6 +6,7 @@ The memory of an instant is the persistent memory plus what this instant adds. T
 that does not exist at the same time is never added up.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -48,6 +49,7 @@ from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.optimizers import optimizer_state, state_text
 from profiler.domain.cards.card import cublas_workspace_bytes
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import Logprobs
@@ -246,6 +248,12 @@ def workspace(gpu: str | Coded[str | None] | None, block: Block = exact) -> Term
 def _one_workspace_bytes(gpu: str | None) -> int:
     card = find_gpu(gpu)
     return cublas_workspace_bytes(card.compute_capability if card else _HOPPER)
+
+
+def read_of_card(card: Gpu) -> Hashable:
+    """Return what the closed form reads of a card without vLLM: workspaces of cuBLAS, and kernels of attention."""
+    chip = card.chip
+    return cublas_workspace_bytes(chip.compute_capability), chip.has_flash_attention, chip.has_cudnn_attention
 
 
 def of_one_thread(both: Term) -> Term:

@@ -1,12 +1,20 @@
 """Kinds of the pieces of a step or an evaluation, and the numbers of which their sizes are functions."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from enum import StrEnum
 from itertools import combinations_with_replacement
+from typing import Any
+
+import torch
 
 from profiler.analytical.formulas.head import TOKEN_CHUNK
+from profiler.analytical.formulas.models.trained import computed_bytes, computes_in_bfloat16
+from profiler.config.models.architecture import read_architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
-from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
+from profiler.domain.trials.trial import Attention, TrialSpec
+from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT, Kernel, Mask, Request, choose_kernel
 
 
 class Place(StrEnum):
@@ -158,3 +166,44 @@ def loaded(batch: MicroBatch) -> list[int]:
     """Return the numbers of which sizes in pieces of other micro-batches are functions: tokens that are loaded."""
     own = [sum(batch.widths), *batch.widths, sum(batch.scored)]
     return own if batch.neighbours is None else own + loaded(batch.neighbours)
+
+
+# ---- of a job --------------------------------------------------------------------------------------------------------
+
+
+def pads_masks(spec: TrialSpec, model_config: Mapping[str, Any]) -> bool:
+    """Return whether a kernel of the attention pads masks whose rows are not aligned.
+
+    It is that of any forward, in a rollout or under autocast: by hand, LoRA over float32 weights with `bf16` generates
+    in float32, which cuDNN's kernel does not take.
+    """
+    if spec.attn_implementation is not Attention.SDPA:
+        return False
+    architecture = read_architecture(model_config, model=spec.model)
+    kinds = [kind for kind in (architecture, *architecture.first_layers) if kind.linear is None]
+    types = {_computed_type(spec, autocast=autocast) for autocast in (False, True)}
+    return any(_masked_kernel(spec, kind, dtype) is Kernel.EFFICIENT for kind in kinds for dtype in types)
+
+
+def _computed_type(spec: TrialSpec, *, autocast: bool) -> torch.dtype:
+    if computed_bytes(spec, autocast=autocast) == torch.float32.itemsize:
+        return torch.float32
+    return torch.bfloat16 if computes_in_bfloat16(spec, autocast=autocast) else torch.float16
+
+
+def _masked_kernel(spec: TrialSpec, layers: Architecture, dtype: torch.dtype) -> Kernel:
+    """Return the kernel for a row with a mask."""
+    card = KNOWN_GPUS[str(spec.gpu)]
+    latent = layers.latent
+    widths = (layers.head_dim, layers.head_dim) if latent is None else (latent.head_dim, latent.v_head_dim)
+    query, value = (torch.Size((1, layers.num_attention_heads, 2, width)) for width in widths)
+    return choose_kernel(
+        Request(
+            query=query,
+            key=query,
+            value=value,
+            dtype=dtype,
+            compute_capability=card.compute_capability,
+            mask=Mask(shape=torch.Size((1, 1, 2, 2))),
+        )
+    )
