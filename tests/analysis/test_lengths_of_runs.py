@@ -278,6 +278,36 @@ def test_another_file_is_a_sentence(text, problem):
         logged_lengths(read_log(state([{"step": 1, "vram/reserved_gib": 3.0}])))
 
 
+def of_trl(mean, shortest=10, longest=90):
+    keys = {"mean_length": mean, "min_length": shortest, "max_length": longest}
+    return state([{"step": 7, **{f"completions/{key}": value for key, value in keys.items()}}])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (of_trl(-5), "has completions/mean_length=-5 in step 7, which must be above 0, and between the shortest, 10,"),
+        (of_trl(0, shortest=0), "has completions/mean_length=0 in step 7"),
+        (of_trl(92), "and the longest, 90"),
+        (of_trl(8), "between the shortest, 10,"),
+        (of_trl(8, shortest=-1), "between the shortest, -1,"),
+        ("step:7 - response_length/mean:0.0", "has response_length/mean=0 in step 7"),
+        ("step:7 - prompt_length/mean:4.0 - prompt_length/min:8.0 - prompt_length/max:9.0 - perf/"
+         "max_memory_allocated_gb:3.0", "has prompt_length/mean=4 in step 7"),
+        (state([{"step": 7, "vram/reserved_gib": -3.0}]), "has -3 GiB of memory in step 7, which is less than none"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_no_training_has_is_a_sentence(text, problem):
+    with pytest.raises(LogError, match=problem):
+        read_log(text)
+
+
+def test_a_console_may_round_a_mean_and_a_completion_may_be_empty():
+    assert read_log(of_trl(90.5)).steps[0].longest == 90
+    assert read_log(of_trl(9.5)).steps[0].shortest == 10
+    assert read_log(of_trl(5, shortest=0)).steps[0].shortest == 0
+
+
 @pytest.mark.parametrize("clipped", [0.0, 0.25])
 @pytest.mark.parametrize("mean", [150.0, 300.0, 700.0])
 def test_lengths_of_a_logged_step_have_its_mean_and_ends(mean, clipped):

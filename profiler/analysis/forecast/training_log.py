@@ -72,6 +72,7 @@ class LogError(ValueError):
 
 _TRL = {"mean": "completions/mean_length", "shortest": "completions/min_length", "longest": "completions/max_length"}
 _VERL = {"mean": "response_length/mean", "shortest": "response_length/min", "longest": "response_length/max"}
+_PROMPTS = ("prompt_length/mean", "prompt_length/min", "prompt_length/max")
 _ALLOCATED, _RESERVED = "vram/allocated_gib/", "vram/reserved_gib"
 _OF_MONITOR = ("PAR1", '{"checksum":')
 """How parquet tables and records begin (`storage`)."""
@@ -89,7 +90,7 @@ def read_log(text: str) -> TrainingLog:
     or verl's console or file log.
 
     Raises:
-        LogError: It is another file, or has no step with numbers of lengths or memory.
+        LogError: It is another file, has no step with numbers of lengths or memory, or has impossible ones.
     """
     entries = list(_entries(text))
     if text.startswith(_OF_MONITOR):
@@ -111,7 +112,23 @@ def read_log(text: str) -> TrainingLog:
             f"has {len(entries):,} entries and none with lengths ({names}; of verl response_length/mean, min, max) or "
             "with memory (vram/reserved_gib; of verl perf/max_memory_allocated_gb)"
         )
+    for each in steps:
+        _check(each, trainer)
     return TrainingLog(trainer=trainer, steps=steps, planned_steps=_planned(text))
+
+
+def _check(step: LoggedStep, trainer: Trainer) -> None:
+    """Raise `LogError` if an entry has lengths or memory that no training has; a console may round a mean by 1."""
+    own = None if step.mean is None else (step.mean, step.shortest or 0.0, step.longest or 0.0)
+    for key, found in (((_VERL if trainer is Trainer.VERL else _TRL)["mean"], own), (_PROMPTS[0], step.prompts)):
+        if found is not None and not (found[0] > 0 and 0 <= found[1] <= found[0] + 1 and found[0] <= found[2] + 1):
+            raise LogError(
+                f"has {key}={found[0]:g} in step {step.step:,}, which must be above 0, and between the shortest, "
+                f"{found[1]:g}, and the longest, {found[2]:g}"
+            )
+    memory = [each for each in (*step.allocated_bytes.values(), step.peak_bytes, step.reserved_bytes) if each]
+    if min(memory, default=0) < 0:
+        raise LogError(f"has {min(memory) / GIB:g} GiB of memory in step {step.step:,}, which is less than none")
 
 
 def _planned(text: str) -> int | None:
@@ -175,7 +192,7 @@ def _entry(values: object) -> Iterator[tuple[int, Mapping[str, float]]]:
 def _logged(step: int, values: Mapping[str, float], trainer: Trainer) -> LoggedStep:
     names = _VERL if trainer is Trainer.VERL else _TRL
     mean, shortest, longest = (values.get(names[each]) for each in ("mean", "shortest", "longest"))
-    prompts = [values.get(f"prompt_length/{each}") for each in ("mean", "min", "max")]
+    prompts = [values.get(name) for name in _PROMPTS]
     clipped = values.get("response_length/clip_ratio", values.get("completions/clipped_ratio", 0.0))
     phases = {phase: values[_ALLOCATED + phase] for phase in Phase if _ALLOCATED + phase in values}
     return LoggedStep(
