@@ -302,7 +302,7 @@ def test_an_entry_that_no_training_has_is_a_sentence(text, problem):
         read_log(text)
 
 
-def test_a_console_may_round_a_mean_and_a_completion_may_be_empty():
+def test_a_console_rounds_and_a_completion_may_be_empty():
     assert read_log(of_trl(90.5)).steps[0].longest == 90
     assert read_log(of_trl(9.5)).steps[0].shortest == 10
     assert read_log(of_trl(5, shortest=0)).steps[0].shortest == 0

@@ -133,7 +133,7 @@ CASES: list[dict[str, Any]] = [
     {"config": QWEN3 | DEEP_ENOUGH, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
     {"config": LLAMA | DEEP_ENOUGH, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
     {"config": MISTRAL | DEEP_ENOUGH, "attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
-    BY_VLLM | {"steps": 6, "beta": 0.04},
+    BY_VLLM | ONE_PASS | {"steps": 6, "beta": 0.04},
     BY_VLLM | LORA_KEYS | {"vllm_enable_sleep_mode": True, "vllm_max_model_length": 200},
     OF_PAIRS,
     OF_PAIRS | LORA_KEYS | {"gradient_checkpointing": False, "lengths": Lengths.FORCED},

@@ -38,17 +38,20 @@ from profiler.worker.forecast import replayed
 from profiler.worker.forecast_steps import _closed_piece, learn, whole_steps, written_steps
 
 GENERATED: dict[str, Any] = {"rollout": Rollout.GENERATE, "num_generations_eval": 2}
-WIDE = TINY | {"num_hidden_layers": 1, "vocab_size": 151_936}
+OF_SUMS: dict[str, Any] = {
+    "logprobs": Logprobs.SELECTIVE,
+    "dtype": Dtype.FLOAT32,
+    "config": TINY | {"num_hidden_layers": 1, "vocab_size": 151_936},
+}
 EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"on_start": True},
     # An evaluation is learnt once, with the older loss too, and by few layers.
     PAIRED | LORA_KEYS,
     # The first rollouts decode; a reference scores; the last batch has fewer rows.
     LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True, "prompts": 8},
-    # vLLM has the weights after an evaluation, whose first batch has sent them.
-    LORA_KEYS | {**VLLM, "num_generations_eval": 2},
-    # Sums over a whole vocabulary take scratch that is no line of the lengths.
-    GENERATED | {"logprobs": Logprobs.SELECTIVE, "dtype": Dtype.FLOAT32, "config": WIDE, "tuning": Tuning.FULL},
+    # vLLM has the weights after an evaluation, whose first batch has sent them; and sums over a whole vocabulary take
+    # scratch that is no line of the lengths.
+    VLLM | OF_SUMS | {"num_generations_eval": 2, "tuning": Tuning.FULL},
 ]
 FURTHER_EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"logprobs": Logprobs.NLL_ENTROPY},
@@ -67,6 +70,8 @@ FURTHER_EVALUATED: list[dict[str, Any]] = [
     LORA_KEYS | GENERATED | {"config": TINY | {"num_hidden_layers": 16}},
     LORA_KEYS | GENERATED | {"recipe": Recipe.RLOO, "steps_per_generation": 4},
     LORA_KEYS | {**VLLM, "vllm_enable_sleep_mode": True, "num_generations_eval": 2, "on_start": True},
+    LORA_KEYS | {**VLLM, "num_generations_eval": 2},
+    GENERATED | OF_SUMS | {"tuning": Tuning.FULL},
 ]
 
 
