@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from profiler.allocator.traces import smallest_fit
 from profiler.domain.errors import ProfilerError
-from profiler.worker import replays
 
 
 def build(file: Path) -> None:
@@ -23,7 +23,7 @@ def build(file: Path) -> None:
     if compiler is None:
         raise ProfilerError("A C compiler (cc) was not found: install gcc, or do without the compiled replay.")
     unfinished = file.with_suffix(".unfinished")
-    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(unfinished), str(replays.SOURCE)]
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(unfinished), str(smallest_fit.SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ProfilerError(f"The compiled replay could not be built by {compiler}: {done.stderr.strip()}")
@@ -36,10 +36,10 @@ def main() -> None:
     Raises:
         ProfilerError: As `build`.
     """
-    file = replays.library_file()
+    file = smallest_fit.library_file()
     assert file is not None  # a clone has the source
     build(file)
-    for other in file.parent.glob(f"{replays.SOURCE.stem}-*.so"):
+    for other in file.parent.glob(f"{smallest_fit.SOURCE.stem}-*.so"):
         if other != file:
             other.unlink()
 

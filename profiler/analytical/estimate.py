@@ -9,18 +9,15 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from profiler.allocator.model.card_memory import AllocatorStats
 from profiler.analytical.baselines import rule_of_thumb
-from profiler.analytical.formulas.models.parameters import (
-    adapted_experts,
-    expert_names,
-    projections,
-)
+from profiler.analytical.formulas.models.parameters import adapted_experts, expert_names, projections
 from profiler.analytical.formulas.models.tensor_groups import outer_projections
 from profiler.analytical.formulas.models.trained import bfloat16_tensors
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import has_wide_states
 from profiler.analytical.replayed.generation import widened_products
-from profiler.analytical.replayed.trial import ReplayedPeaks, has_replay, replayed_peaks
+from profiler.analytical.replayed.trial import has_replay, replayed_counters
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant, read_of_card
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -185,15 +182,15 @@ def with_replay(found: Estimate, spec: TrialSpec, architecture: Architecture) ->
     replayed = _replayed_once(on_first_alike(spec, architecture), architecture)
     return replace(
         found,
-        peak_reserved_bytes=max(found.peak_allocated_bytes, replayed.reserved_bytes),
-        peak_unreleasable_bytes=replayed.unreleasable_bytes,
+        peak_reserved_bytes=max(found.peak_allocated_bytes, replayed.peak_reserved_bytes),
+        peak_unreleasable_bytes=replayed.peak_unreleasable_bytes,
     )
 
 
 @lru_cache(maxsize=1024)
-def _replayed_once(spec: TrialSpec, architecture: Architecture) -> ReplayedPeaks:
+def _replayed_once(spec: TrialSpec, architecture: Architecture) -> AllocatorStats:
     """Replay a trial that an answer asks for several times: one about a file of trl does, for each of its releases."""
-    return replayed_peaks(spec, architecture)
+    return replayed_counters(spec, architecture)
 
 
 def on_first_alike(spec: TrialSpec, architecture: Architecture) -> TrialSpec:

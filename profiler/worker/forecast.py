@@ -51,10 +51,10 @@ from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
 from profiler.measurement.samples.host_usage import usable_cores
 
 with compiled_at_first_call():
+    from profiler.allocator.traces.smallest_fit import CompiledAllocator, compiled, is_known
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
     from profiler.training.recipes.step_grouping import widest_evaluated
     from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
-    from profiler.worker.replays import CompiledAllocator, compiled, is_known
     from profiler.worker.simulated import card_of
 
 # ---- the allocator of a run ------------------------------------------------------------------------------------------

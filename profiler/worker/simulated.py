@@ -10,6 +10,7 @@ import torch
 from profiler.allocator import CardReplay, Trace, parse_alloc_conf
 from profiler.allocator.traces.recording import memory_snapshot
 from profiler.allocator.traces.replay import largest_groups, step_shape
+from profiler.allocator.traces.smallest_fit import replays
 from profiler.allocator.traces.trace import LeftOut
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
@@ -47,7 +48,6 @@ from profiler.training.models.model import build_config, random_model
 from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.placement import RealDevice
 from profiler.training.run import run_training
-from profiler.worker.replays import replays
 
 FEWEST_LAYERS = 16
 """From so many layers on a small run and its continuation take less time than a run of all layers."""

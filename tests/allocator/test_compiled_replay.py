@@ -3,6 +3,7 @@
 import ctypes
 import random
 import shutil
+from array import array
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,14 @@ from test_step_replay import pieces_of, random_trace
 
 from maintenance.environments import compiled_replay as building
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, TraceBuilder, replay_on_card
+from profiler.allocator.traces import smallest_fit as module
 from profiler.allocator.traces.card_replay import RefusedError, StepPeaks, StepReplay
-from profiler.allocator.traces.trace import Piece
+from profiler.allocator.traces.smallest_fit import arrays_of, compiled_replay, loaded, replays
+from profiler.allocator.traces.trace import Piece, piece_of
 from profiler.domain.errors import ProfilerError
 from profiler.domain.memory import Category, Phase
 from profiler.worker import forecast
-from profiler.worker import replays as module
 from profiler.worker.forecast import step_replay
-from profiler.worker.replays import arrays_of, compiled_replay, loaded, replays
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -77,6 +78,26 @@ def test_compiled_replays_are_those_of_the_model(
     library: ctypes.CDLL, trace: Trace, config: AllocatorConfig, capacity: int | None
 ) -> None:
     compared(library, trace, config, capacity)
+
+
+@given(st.one_of(traces(), repeating()), st.sampled_from(KNOWN))
+@example(with_many_holes(), PLAIN)
+def test_compiled_counters_are_those_of_the_model(library: ctypes.CDLL, trace: Trace, config: AllocatorConfig) -> None:
+    piece, found = piece_of(trace, 0, len(trace.events), first_block=0), []
+    for each in (library, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "compiled", lambda each=each: each)
+            found.append(module.counters_of(piece, config))
+    assert found[0] == found[1]
+
+
+def test_arrays_of_other_numbers_are_not_replayed(library: ctypes.CDLL) -> None:
+    allocator = module.CompiledAllocator(library, capacity_bytes=None, config=PLAIN)
+    events, sizes, actual = array("i", [1]), array("q", [512]), array("q", [0])
+    assert allocator.run(0, 1, events, sizes, actual)[0] == 0  # it needs new memory
+    for wrong in ((array("q", [1]), sizes, actual), (events, array("d", [512]), actual)):
+        with pytest.raises(TypeError, match="whole numbers"):
+            allocator.run(0, 1, *wrong)
 
 
 def test_a_full_card_returns_its_cache(library: ctypes.CDLL) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from trial_strategies import ADAPTED, architecture, specs
 
 from maintenance.samples.sampling import architecture_of
-from profiler.allocator import AllocatorConfig, CachingAllocator, replay_on_card
+from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical.estimate import estimate, estimate_with_replay, on_first_alike
 from profiler.analytical.explanation.explained import all_cards, explain, needed_of
 from profiler.analytical.formulas.layers.eager_attention import (
@@ -25,7 +25,7 @@ from profiler.analytical.formulas.sizes.trial_keys import Batch, itemised_keys, 
 from profiler.analytical.replayed.generation import most_rows_of_four_bits
 from profiler.analytical.replayed.head import Head, chunks_of
 from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
-from profiler.analytical.replayed.trial import has_replay, replayed_peaks, replayed_steps
+from profiler.analytical.replayed.trial import has_replay, replayed_counters, replayed_steps, requests_of
 from profiler.analytical.timeline.instants import read_of_card
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.config.models.architecture import read_architecture
@@ -89,26 +89,40 @@ def test_groups_of_blocks_by_hand():
     assert others({9: 5, 7: 1}, 2) == {9: 1, 7: 1}
 
 
+def peaks_of(requests):
+    counters = requests.counters("")
+    return counters.peak_allocated_bytes, counters.peak_reserved_bytes
+
+
 def test_a_freed_block_serves_what_fits_and_leaves_a_rest():
-    requests = Requests("")
+    requests = Requests()
     requests.set("first", {40 * MIB: 1})
     requests.drop("first")
     requests.set("second", {30 * MIB: 1})
-    assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (40 * MIB, 40 * MIB)
+    assert peaks_of(requests) == (40 * MIB, 40 * MIB)
 
     # the rest of 10 MiB is too small
     requests.set("third", {12 * MIB: 1})
-    assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (42 * MIB, 52 * MIB)
+    assert peaks_of(requests) == (42 * MIB, 52 * MIB)
+
+
+def test_a_freed_block_is_given_back_where_the_cache_is_emptied():
+    requests = Requests()
+    requests.set("first", {40 * MIB: 1})
+    requests.drop("first")
+    requests.empty_cache()
+    requests.set("second", {42 * MIB: 1})
+    assert peaks_of(requests) == (42 * MIB, 42 * MIB)
 
 
 def test_what_takes_a_place_comes_before_the_other_goes():
-    requests = Requests("")
+    requests = Requests()
     requests.set("gradient", {40 * MIB: 1})
     requests.replace("gradient", {40 * MIB: 1})
-    assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (80 * MIB, 80 * MIB)
+    assert peaks_of(requests) == (80 * MIB, 80 * MIB)
     requests.set("first", {40 * MIB: 1})
     # The first block is free again, so nothing new is taken.
-    assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (80 * MIB, 80 * MIB)
+    assert peaks_of(requests) == (80 * MIB, 80 * MIB)
     requests.rename("first", "kept")
     assert requests.sizes("kept") == {40 * MIB: 1}
     assert not requests.has("first")
@@ -117,7 +131,7 @@ def test_what_takes_a_place_comes_before_the_other_goes():
 def test_capped_logits_are_kept_until_backward():
     spec = replace(_SPEC, model="gemma-2-2b", attn_implementation=Attention.EAGER, logprobs=Logprobs.SELECTIVE)
     batch = Batch(rows=2, prompt_tokens=1, completion_tokens=15, scored_tokens=30, loss_tensors=0, has_mask=False)
-    requests = Requests("")
+    requests = Requests()
     head = Head(requests, itemised_keys(spec), architecture(spec.model))
     head.forward(batch, "rows")
     # 2 rows x 16 positions x 256,000 x 2 B
@@ -125,10 +139,10 @@ def test_capped_logits_are_kept_until_backward():
     head.backward(batch, "rows", {})
     assert not requests.has(("rows", "capped"))
 
-    before = requests.peak_allocated_bytes
+    before = peaks_of(requests)
     head.forward_alone(batch)
     assert not requests.has((None, "capped"))
-    assert requests.peak_allocated_bytes == before
+    assert peaks_of(requests) == before
 
 
 def test_steps_and_chunks_that_are_replayed_by_hand():
@@ -171,14 +185,14 @@ def test_the_most_scores_are_those_of_the_closed_form(toy, attention, dtype, dro
 
 
 def test_a_cache_outgrows_its_segments():
-    requests = Requests("")
+    requests = Requests()
     cache = GrowingCache(requests)
     cache.add([12 * MIB, 12 * MIB])
     for size in (13, 14, 15):
         cache.grow(0, [size * MIB, size * MIB])
 
     # 12 twice; keys of 13 need 14, values too; those of 14 fit none that is free; keys and values of 15 need 16
-    assert requests.peak_reserved_bytes == 2 * 12 * MIB + 3 * 14 * MIB + 2 * 16 * MIB
+    assert peaks_of(requests)[1] == 2 * 12 * MIB + 3 * 14 * MIB + 2 * 16 * MIB
 
 
 @pytest.mark.parametrize(
@@ -209,22 +223,23 @@ _SHORT = replace(_SPEC, max_prompt_length=64, max_completion_length=64)
     ],
     ids=["lora", "float32", "qlora 8", "qlora 16", "qlora 32"],
 )
-def test_cards_that_read_alike_have_the_same_requests(spec, monkeypatch):
+def test_cards_that_read_alike_have_the_same_requests(spec):
     of_model, found = replace(architecture_of(spec.model), num_hidden_layers=2), {}
-    requested = []
-
-    class Noting(CachingAllocator):
-        def allocate(self, size_bytes, stream=0):
-            requested.append(size_bytes)
-            return super().allocate(size_bytes, stream)
-
-    monkeypatch.setattr("profiler.analytical.replayed.requests.CachingAllocator", Noting)
     for card in {each.chip: each for each in KNOWN_GPUS.values()}.values():
-        requested.clear()
-        replayed_peaks(replace(spec, gpu=card.name), of_model)
-        alike, made = on_first_alike(replace(spec, gpu=card.name), of_model), tuple(requested)
+        piece = requests_of(replace(spec, gpu=card.name), of_model).piece()
+        alike = on_first_alike(replace(spec, gpu=card.name), of_model)
+        made = tuple(piece.sizes_bytes), tuple(piece.events), tuple(piece.cache_emptied)
         assert found.setdefault(alike.gpu, made) == made, (card.name, alike.gpu)
     assert len(set(found.values())) > 1, "cards that read nothing would need no such rule"
+
+
+@pytest.mark.parametrize("alloc_conf", ["", "expandable_segments:True", "max_split_size_mb:64"])
+@pytest.mark.parametrize("keys", [{"torch_empty_cache_steps": 2}, {"recipe": Recipe.SFT, **ADAPTED}])
+def test_requests_have_the_same_counters_without_compiled_code(keys, alloc_conf, monkeypatch):
+    requests = requests_of(replace(_SPEC, **keys), architecture_of(_SPEC.model))
+    found = requests.counters(alloc_conf)
+    monkeypatch.setattr("profiler.allocator.traces.smallest_fit.compiled", lambda: None)
+    assert requests.counters(alloc_conf) == found
 
 
 @pytest.mark.parametrize("keys", [{}, {"dtype": Dtype.FLOAT32}, {"gradient_checkpointing": False}])
@@ -255,7 +270,7 @@ def test_a_replay_is_near_the_simulation_where_the_bound_is_not():
         bounds, found = estimate(spec, of_model), estimate_with_replay(spec, of_model)
         required, unreleasable = row["required_reserved_bytes"], row["required_unreleasable_bytes"]
         errors["bound"].append(abs(bounds.peak_reserved_bytes / required - 1))
-        errors["replay"].append(abs(replayed_peaks(spec, of_model).reserved_bytes / required - 1))
+        errors["replay"].append(abs(replayed_counters(spec, of_model).peak_reserved_bytes / required - 1))
         for name, each in (("within_bounds", bounds), ("by_replay", found)):
             needs[name].append(needed_of(spec, each).most_bytes / unreleasable - 1)
     found, needs = pd.DataFrame(errors), pd.DataFrame(needs)
@@ -296,7 +311,9 @@ def test_layers_of_several_kinds_are_replayed_alike(model):
     first = estimate_with_replay(spec, of_model)
 
     assert len(layer_kinds(of_model)) > 1
-    assert first.peak_allocated_bytes <= first.peak_reserved_bytes == replayed_peaks(spec, of_model).reserved_bytes
+    assert (
+        first.peak_allocated_bytes <= first.peak_reserved_bytes == replayed_counters(spec, of_model).peak_reserved_bytes
+    )
 
 
 SELECTED = (
@@ -321,7 +338,7 @@ def reserved_error(spec, *, layers):
     config = {**BUILTIN_MODELS[spec.model].config, "num_hidden_layers": layers}
     trace = simulate(spec, config).trace
     needed = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig()).peak_reserved_bytes
-    return replayed_peaks(spec, read_architecture(config, model="short")).reserved_bytes / needed - 1
+    return replayed_counters(spec, read_architecture(config, model="short")).peak_reserved_bytes / needed - 1
 
 
 def test_what_has_no_replay_keeps_the_bound():

@@ -6,10 +6,11 @@ Of a whole trace; or of a run piece by piece, whose state is carried on and whos
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from profiler.allocator.model.blocks import ORDER_SHIFT, SIZE_SHIFT, Block, FreeBlocks
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.model.card_memory import OutOfMemoryError, Refusal
+from profiler.allocator.model.card_memory import AllocatorStats, OutOfMemoryError, Refusal
 from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.trace import NOTHING_CLOSED, ClosedRuns, Piece, Trace
 from profiler.domain.memory import Category, Phase
@@ -59,7 +60,7 @@ class StepReplay:
         peak_bytes, peak_phase = -1, Phase.LOAD
         for number, piece in enumerate(pieces):
             self._begin(piece)
-            for phase, first, end in _spans(piece):
+            for phase, first, end in phase_spans(piece.phases, len(piece.events)):
                 try:
                     self._events(piece, first, end)
                 except OutOfMemoryError as error:
@@ -74,6 +75,10 @@ class StepReplay:
             inactive_split_after_bytes=stats.inactive_split_bytes,
             phase=peak_phase,
         )
+
+    def stats(self) -> AllocatorStats:
+        """Return the counters after the last step, with its peaks."""
+        return self._allocator.stats()
 
     def _begin(self, piece: Piece) -> None:
         # To read one number of an array takes longer than to allocate its block.
@@ -98,13 +103,6 @@ class StepReplay:
             elif size_bytes := sizes[event - 1 - base]:
                 stream = streams.get(event - 1 - base, 0) if streams else 0
                 blocks[event - 1] = allocate(size_bytes, stream) if stream else allocate(size_bytes)
-
-
-def _spans(piece: Piece) -> Iterator[tuple[Phase, int, int]]:
-    """Yield (phase, first event, end)."""
-    ends = [*(first for first, _ in piece.phases[1:]), len(piece.events)]
-    for (first, phase), end in zip(piece.phases, ends, strict=True):
-        yield phase, first, end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,12 +167,10 @@ def replay_on_card(
     return CardRun(trace=trace, allocator=allocator, closed=closed).whole()
 
 
-def phase_spans(trace: Trace) -> Iterator[tuple[Phase, int, int]]:
-    """Yield (phase, first event, end) of each part of a trace; events before the first phase belong to it."""
-    starts = list(trace.phase_starts) or [(0, Phase.LOAD)]
-    firsts = [0, *(first for first, _ in starts[1:])]
-    ends = [*firsts[1:], len(trace.events)]
-    for (_, phase), first, end in zip(starts, firsts, ends, strict=True):
+def phase_spans(starts: Sequence[tuple[int, Phase]], events: int) -> Iterator[tuple[Phase, int, int]]:
+    """Yield (phase, first event, end) of each phase; events before the first one belong to it, without any to LOAD."""
+    bounds = [0, *(first for first, _ in starts[1:]), events]
+    for (_, phase), (first, end) in zip(starts or [(0, Phase.LOAD)], pairwise(bounds), strict=True):
         yield phase, first, end
 
 
@@ -240,7 +236,7 @@ class CardRun:
         """Replay the trace, as `replay_on_card` does."""
         if not self.trace.events:
             raise ValueError("a trace without events has no peak")
-        for phase, first, end in phase_spans(self.trace):
+        for phase, first, end in phase_spans(self.trace.phase_starts, len(self.trace.events)):
             if self.refused is None:
                 self._phase(phase, first, end)
         return self._result()

@@ -232,7 +232,7 @@ class _History:
 
     def replay(self, until: int) -> None:
         emptied = frozenset(self._trace.cache_emptied)
-        for phase, first, end in phase_spans(self._trace):
+        for phase, first, end in phase_spans(self._trace.phase_starts, len(self._trace.events)):
             for event in range(first, min(end, until)):
                 self.allocator.now = event
                 if event in emptied:

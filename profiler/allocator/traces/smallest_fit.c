@@ -2,7 +2,7 @@
 
    The same rules as `profiler/allocator/model/caching.py`, which is what a reader should read, and which tests compare
    with this file. It stops where new memory is needed: what is taken from the driver, and what a full card does, is
-   decided by the caller, `profiler/worker/replays.py`. Built by `make install` where there is a C compiler.
+   decided by the caller, `smallest_fit.py`. Built by `make install` where there is a C compiler.
 
    While a model decodes, most events are of runs that free each block that they allocate and no other one. What such a
    run does depends on few free blocks, and it leaves all as it was: where it finds the same ones as before, its peaks

@@ -1,12 +1,15 @@
-"""Groups of blocks that are requested together, and the allocator that they are requested of."""
+"""Groups of blocks that are requested and freed together, and what an allocator takes for them."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from operator import neg
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.allocator.model.blocks import Block
-from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.model.card_memory import AllocatorStats
 from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
+from profiler.allocator.traces.smallest_fit import counters_of
+from profiler.allocator.traces.trace import Piece
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, largest_blocks, stage_blocks
+from profiler.domain.memory import Phase
 
 Stages = Sequence[Blocks]
 """Blocks that exist together, one stage after the other."""
@@ -76,27 +79,31 @@ def stages(size: Count) -> list[dict[int, int]]:
 
 
 class Requests:
-    """An allocator on a card of unlimited memory, and the groups of blocks that are in use."""
+    """The requests and frees of a program, and the groups of blocks that are in use.
 
-    def __init__(self, alloc_conf: str) -> None:
-        """Begin with nothing; the settings are those of `PYTORCH_CUDA_ALLOC_CONF`."""
-        self._allocator = CachingAllocator(capacity_bytes=None, config=parse_alloc_conf(alloc_conf))
-        self._groups: dict[Hashable, dict[int, list[Block]]] = {}
+    They are replayed when their peaks are asked for. A block is known by its number, counted from 1.
+    """
 
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """Most bytes of blocks in use."""
-        return self._allocator.peak_allocated_bytes
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._sizes_bytes: list[int] = []
+        self._events: list[int] = []
+        self._cache_emptied: list[int] = []
+        self._groups: dict[Hashable, dict[int, list[int]]] = {}
 
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """Most bytes of segments."""
-        return self._allocator.peak_reserved_bytes
+    def piece(self) -> Piece:
+        """Return all of them; they have no phases."""
+        return Piece(
+            events=self._events,
+            first_block=0,
+            sizes_bytes=self._sizes_bytes,
+            phases=[(0, Phase.LOAD)],
+            cache_emptied=self._cache_emptied,
+        )
 
-    @property
-    def peak_unreleasable_bytes(self) -> int:
-        """Most bytes of segments that hold a block in use: a full card cannot return them."""
-        return self._allocator.stats().peak_unreleasable_bytes
+    def counters(self, alloc_conf: str) -> AllocatorStats:
+        """Return torch's counters on a card of unlimited memory; the settings are `PYTORCH_CUDA_ALLOC_CONF`."""
+        return counters_of(self.piece(), parse_alloc_conf(alloc_conf))
 
     def has(self, group: Hashable) -> bool:
         """Return whether a group has blocks."""
@@ -106,20 +113,32 @@ class Requests:
         """Return the blocks of a group."""
         return {size: len(found) for size, found in self._groups.get(group, {}).items()}
 
+    def allocate(self, size: int, count: int = 1) -> range:
+        """Request blocks of one size; return their numbers."""
+        first = len(self._sizes_bytes) + 1
+        made = range(first, first + count)
+        self._sizes_bytes.extend([size] * count)
+        self._events.extend(made)
+        return made
+
+    def free(self, made: Iterable[int]) -> None:
+        """Free blocks, in this order."""
+        self._events.extend(map(neg, made))
+
     def set(self, group: Hashable, wanted: Blocks) -> None:
         """Free the blocks of a group that are not wanted, the latest first; then request those that are missing."""
         have = self._groups.setdefault(group, {})
-        allocate, free = self._allocator.allocate, self._allocator.free
         for size in list(have):
             found, left = have[size], wanted.get(size, 0)
-            while len(found) > left:
-                free(found.pop())
+            if len(found) > left:
+                self.free(reversed(found[left:]))
+                del found[left:]
             if not found:
                 del have[size]
         for size, count in wanted.items():
             missing = count - len(have.get(size, ()))
             if missing > 0:
-                have.setdefault(size, []).extend(allocate(size) for _ in range(missing))
+                have.setdefault(size, []).extend(self.allocate(size, missing))
         if not have:
             del self._groups[group]
 
@@ -138,8 +157,7 @@ class Requests:
         before = self._groups.pop(group, {})
         self.set(group, wanted)
         for found in before.values():
-            for block in found:
-                self._allocator.free(block)
+            self.free(found)
 
     def rename(self, group: Hashable, to: Hashable) -> None:
         """Let the blocks of a group be those of another one, which has none."""
@@ -148,7 +166,7 @@ class Requests:
 
     def empty_cache(self) -> None:
         """Give back all segments without blocks in use."""
-        self._allocator.empty_cache()
+        self._cache_emptied.append(len(self._events))
 
 
 def counted(sizes: Iterable[int]) -> Mapping[int, int]:
@@ -160,25 +178,26 @@ class GrowingCache:
     """Tensors that are concatenated to longer ones, layer by layer: the longer one is there before the other goes."""
 
     def __init__(self, requests: Requests) -> None:
-        self._allocator = requests._allocator
-        self._layers: list[list[Block]] = []
+        self._requests = requests
+        self._layers: list[list[tuple[int, range]]] = []
+        """Bytes and block of each tensor."""
 
     def add(self, sizes: Sequence[int]) -> None:
         """Add a layer with tensors of these bytes."""
-        self._layers.append([self._allocator.allocate(size) for size in sizes])
+        self._layers.append([(size, self._requests.allocate(size)) for size in sizes])
 
     def grow(self, layer: int, sizes: Sequence[int]) -> None:
         """Replace the tensors of a layer; one of the same bytes stays."""
         tensors = self._layers[layer]
         for place, size in enumerate(sizes):
-            before = tensors[place]
-            if before.requested_bytes != size:
-                tensors[place] = self._allocator.allocate(size)
-                self._allocator.free(before)
+            bytes_before, before = tensors[place]
+            if bytes_before != size:
+                tensors[place] = size, self._requests.allocate(size)
+                self._requests.free(before)
 
     def drop(self) -> None:
         """Free all tensors."""
         for tensors in self._layers:
-            for block in tensors:
-                self._allocator.free(block)
+            for _, block in tensors:
+                self._requests.free(block)
         self._layers = []

@@ -1,9 +1,10 @@
 """Reserved memory of a trial by a replay: its passes and steps, and the peak of the segments that they take."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
+from profiler.allocator.model.card_memory import AllocatorStats
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.layers.layer_backward import norm_backward
@@ -75,17 +76,8 @@ def has_replay(spec: TrialKeys) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class ReplayedPeaks:
-    """Peaks of a trial on a card that is large enough for it."""
-
-    reserved_bytes: int
-    unreleasable_bytes: int
-    """Segments that hold a tensor: a full card returns the others."""
-
-
-def replayed_peaks(spec: TrialKeys, architecture: DecoderShape) -> ReplayedPeaks:
-    """Return the peaks of what the allocator takes for a trial.
+def replayed_counters(spec: TrialKeys, architecture: DecoderShape) -> AllocatorStats:
+    """Return the counters, and so the peaks, of what the allocator takes for a trial on a card that is large enough.
 
     The formulas of the closed form say the size of each tensor, here one by one (`Itemised`), and the program of the
     trainer their order. The model of the allocator takes the segments.
@@ -94,9 +86,14 @@ def replayed_peaks(spec: TrialKeys, architecture: DecoderShape) -> ReplayedPeaks
         spec: A trial with `has_replay`.
         architecture: Its model.
     """
-    requests = Requests(str(spec.alloc_conf))
+    return requests_of(spec, architecture).counters(str(spec.alloc_conf))
+
+
+def requests_of(spec: TrialKeys, architecture: DecoderShape) -> Requests:
+    """Return the requests and frees of a trial with `has_replay`, and of its model."""
+    requests = Requests()
     _Trial(requests, itemised_keys(spec), model_of_recipe(spec.recipe, architecture)).run()
-    return ReplayedPeaks(requests.peak_reserved_bytes, requests.peak_unreleasable_bytes)
+    return requests
 
 
 def replayed_steps(steps: int, empties: int | None) -> list[int]:

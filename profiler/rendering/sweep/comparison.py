@@ -7,24 +7,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from profiler.analysis.compared.axes import Matrix
-from profiler.analysis.compared.cells import Cell as ComparedCell
 from profiler.analysis.compared.cells import Cell as Trial
 from profiler.analysis.findings.answers import CardTable
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.runs.outcome import Status
 from profiler.domain.text import plain
-from profiler.rendering.document import (
-    MOST_ROWS,
-    Block,
-    Cell,
-    Medium,
-    Row,
-    Table,
-    Text,
-    Tone,
-    Wrap,
-    number_columns,
-)
+from profiler.rendering.document import MOST_ROWS, Block, Cell, Medium, Row, Table, Text, Tone, Wrap, number_columns
 from profiler.rendering.sweep.words import (
     card_names,
     column_names,
@@ -81,11 +69,7 @@ def _matrix_cell(trial: Trial | None, words: Words) -> str | Cell:
     if trial is None:
         return Cell(text=ABSENT, tone=Tone.NOTE) if words.medium is Medium.TERMINAL else ABSENT
     published = published_text(trial)
-    below = [
-        words.needs(trial),
-        estimate_text(trial, words.estimate),
-        f"{words.published}{published}" if published else "",
-    ]
+    below = [words.needs(trial), estimate_text(trial, words.estimate), published and words.published + published]
     return Cell(text=words.result(trial), tone=tone_of(trial), strong=True, lines=[line for line in below if line])
 
 
@@ -165,11 +149,7 @@ def _table(part: SectionReport, grid: str) -> str:
     if any(cell.status is Status.OOM for cell in section.cells.values()):
         caption += " In italics: out of memory; the number is what the trial needs."
     names = column_names(table)
-    lines = [
-        _row([corner(table), *(names[column] for column in table.columns)]),
-        r"\midrule",
-        *_rows(table),
-    ]
+    header = _row([corner(table), *(names[column] for column in table.columns)])
     return "\n".join(
         [
             r"\begin{table}",
@@ -177,7 +157,9 @@ def _table(part: SectionReport, grid: str) -> str:
             rf"\caption{{{latex(caption)}}}",
             rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
             r"\toprule",
-            *lines,
+            header,
+            r"\midrule",
+            *_rows(table),
             r"\bottomrule",
             r"\end{tabular}",
             f"% {plain(versions_text(section.setting))}",
@@ -199,7 +181,7 @@ def _row(texts: Sequence[str]) -> str:
     return f"{' & '.join(map(latex, texts))} \\\\"
 
 
-def _cell(cell: ComparedCell | None) -> str:
+def _cell(cell: Trial | None) -> str:
     if cell is None:
         return "--"
     if cell.status is Status.OOM:

@@ -1,30 +1,31 @@
-"""Replay a trace without a limit and on its card: by compiled code where it was built, otherwise event by event.
+"""Replay traces, and pieces of a run, by compiled code where it was built, otherwise event by event.
 
-The compiled code, `smallest_fit.c` of the allocator, knows the ordinary case only, in which each request takes the
-smallest free block that is large enough; it takes a twentieth of the time. The model decides all that is rare: what is
-taken from the driver, and what a full card does. Tests compare both.
+The compiled code, `smallest_fit.c`, knows the ordinary case only, in which each request takes the smallest free block
+that is large enough; it takes a twentieth of the time. The model decides all that is rare: what is taken from the
+driver, and what a full card does. Tests compare both. numpy, which traces need, is imported where one is replayed.
 """
 
 import ctypes
 import hashlib
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import is_
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-import numpy as np
-import numpy.typing as npt
-
-from profiler.allocator import AllocatorConfig, CardReplay, Trace, replay_on_card
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
-from profiler.allocator.traces import card_replay
-from profiler.allocator.traces.card_replay import CardRun
-from profiler.allocator.traces.replay import block_sizes, closed_runs, in_use
+from profiler.allocator.model.card_memory import AllocatorStats
+from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorConfig
+from profiler.allocator.traces.card_replay import CardReplay, CardRun, StepReplay, replay_on_card
+from profiler.allocator.traces.trace import Piece, Trace
 
-SOURCE = Path(card_replay.__file__).with_name("smallest_fit.c")
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+SOURCE = Path(__file__).with_name("smallest_fit.c")
 
 
 def replays(
@@ -41,6 +42,8 @@ def replays(
     Raises:
         ValueError: The trace has no events.
     """
+    from profiler.allocator.traces.replay import closed_runs
+
     library = compiled()
     if library is not None and is_known(config, [trace.streams]):
         replay = partial(compiled_replay, library, arrays_of(trace), config=config)
@@ -50,6 +53,17 @@ def replays(
     if unlimited.peak_reserved_bytes <= capacity_bytes and config.per_process_memory_fraction == 1.0:
         return unlimited, unlimited
     return unlimited, replay(capacity_bytes=capacity_bytes, total_bytes=total_bytes)
+
+
+def counters_of(piece: Piece, config: AllocatorConfig) -> AllocatorStats:
+    """Return the counters after a piece that begins with nothing, on a card of unlimited memory; without numpy."""
+    library = compiled()
+    if library is not None and is_known(config, [piece.streams]):
+        run: StepReplay = _CompiledPiece(library, config)
+    else:
+        run = StepReplay(capacity_bytes=None, config=config)
+    run.step([piece])
+    return run.stats()
 
 
 def is_known(config: AllocatorConfig, streams: Iterable[Mapping[int, int]]) -> bool:
@@ -68,14 +82,17 @@ class Counters(ctypes.Structure):
     _fields_ = tuple((name, _INT) for name in _names.split())
 
 
+Numbers: TypeAlias = Union["array[int]", "npt.NDArray[Any]"]
+_SIGNED = ("i", "l", "q")
+"""How Python's buffers name the whole numbers of C with a sign."""
 _STATE = ctypes.POINTER(Counters)
-_ARRAYS = (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.int64))
-"""Types of the arrays of `smallest_fit_run`. ctypes takes longer to check them than most runs take."""
+_BYTES_PER_NUMBER = (4, 8, 8)
+"""Of the arrays of `smallest_fit_run`. ctypes takes longer to check them than most runs take."""
 _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "smallest_fit_new": (_STATE, (_INT, _INT)),
     "smallest_fit_number_up_to": (ctypes.c_int, (_STATE, _INT)),
     "smallest_fit_delete": (None, (_STATE,)),
-    "smallest_fit_run": (_INT, (_STATE, *[ctypes.c_void_p for _ in _ARRAYS], _INT, _INT)),
+    "smallest_fit_run": (_INT, (_STATE, *[ctypes.c_void_p for _ in _BYTES_PER_NUMBER], _INT, _INT)),
     "smallest_fit_add_segment": (ctypes.c_int, (_STATE, _INT, _INT, ctypes.c_int)),
     "smallest_fit_empty_cache": (_INT, (_STATE,)),
 }
@@ -108,44 +125,29 @@ def loaded(file: Path) -> ctypes.CDLL:
     return library
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceArrays:
-    """A trace as the compiled code reads it."""
-
-    trace: Trace
-    events: npt.NDArray[np.int32]
-    sizes: npt.NDArray[np.int64]
-    actual: npt.NDArray[np.int64]
-    """Bytes that each block had in the last replay, with a rest that is too little to be split off."""
-
-
-def arrays_of(trace: Trace) -> TraceArrays:
-    """Return the arrays of a trace."""
-    events, sizes = np.ascontiguousarray(trace.events, dtype=np.int32), block_sizes(trace.sizes_bytes)
-    return TraceArrays(trace=trace, events=events, sizes=sizes, actual=np.zeros_like(sizes))
-
-
-def compiled_replay(library: ctypes.CDLL, arrays: TraceArrays, **card: Any) -> CardReplay:
-    """Replay a trace that the compiled code knows; `card` and errors as of `replay_on_card`."""
-    return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=CompiledAllocator(library, **card)).whole()
-
-
 class CompiledAllocator(CachingAllocator):
     """An allocator whose blocks are those of the compiled code."""
 
-    def __init__(self, library: ctypes.CDLL, **card: Any) -> None:
-        super().__init__(**card)
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        *,
+        capacity_bytes: int | None,
+        config: AllocatorConfig,
+        total_bytes: int | None = None,
+    ) -> None:
+        super().__init__(capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
         self._library = library
         self._state = library.smallest_fit_new(MIN_BLOCK_BYTES, SMALL_BYTES)
         if not self._state:
             raise MemoryError
-        self._arrays: tuple[npt.NDArray[Any], ...] = ()
+        self._arrays: tuple[Numbers, ...] = ()
         self._addresses: tuple[int, ...] = ()
 
     def __del__(self) -> None:
         self._library.smallest_fit_delete(self._state)
 
-    def run(self, first: int, end: int, *arrays: npt.NDArray[Any]) -> tuple[int, Counters]:
+    def run(self, first: int, end: int, *arrays: Numbers) -> tuple[int, Counters]:
         """Replay arrays of C up to what needs new memory; return that event or `end`, and the counters."""
         if len(self._arrays) != len(arrays) or not all(map(is_, arrays, self._arrays)):
             self._begin(arrays)
@@ -160,13 +162,15 @@ class CompiledAllocator(CachingAllocator):
         self._peak_unreleasable_bytes = now.peak_unreleasable
         return reached, now
 
-    def _begin(self, arrays: tuple[npt.NDArray[Any], ...]) -> None:
+    def _begin(self, arrays: tuple[Numbers, ...]) -> None:
         """Check arrays once: there may be thousands of runs between two requests for new memory."""
-        if not all(a.dtype == of and a.flags.c_contiguous for a, of in zip(arrays, _ARRAYS, strict=True)):
-            raise TypeError(f"arrays in C's order of {[str(each) for each in _ARRAYS]} are replayed")
+        for numbers, width in zip(arrays, _BYTES_PER_NUMBER, strict=True):
+            each = memoryview(numbers)  # type: ignore[arg-type]  # declared by numpy from Python 3.12 on
+            if not (each.format in _SIGNED and each.itemsize == width and each.c_contiguous):
+                raise TypeError(f"arrays in C's order of whole numbers of {_BYTES_PER_NUMBER} bytes are replayed")
         if not self._library.smallest_fit_number_up_to(self._state, len(arrays[1])):
             raise MemoryError
-        self._arrays, self._addresses = arrays, tuple(each.ctypes.data for each in arrays)
+        self._arrays, self._addresses = arrays, tuple(map(_address, arrays))
 
     def grow(self, requested_bytes: int) -> None:
         """Take new memory for a request; raise `OutOfMemoryError` as `allocate` does."""
@@ -178,6 +182,64 @@ class CompiledAllocator(CachingAllocator):
     def empty_cache(self) -> None:
         """Release all segments that are entirely free."""
         self._card.taken_bytes -= self._library.smallest_fit_empty_cache(self._state)
+
+
+def _address(numbers: Numbers) -> int:
+    return numbers.buffer_info()[0] if isinstance(numbers, array) else numbers.ctypes.data
+
+
+class _CompiledPiece(StepReplay):
+    """A run of one piece, which begins with nothing."""
+
+    def __init__(self, library: ctypes.CDLL, config: AllocatorConfig) -> None:
+        super().__init__(capacity_bytes=None, config=config)
+        self._allocator: CompiledAllocator = CompiledAllocator(library, capacity_bytes=None, config=config)
+        self._arrays: tuple[Numbers, ...] = ()
+
+    def _begin(self, piece: Piece) -> None:
+        rounded = array("q", [size + MIN_BLOCK_BYTES - 1 & -MIN_BLOCK_BYTES for size in piece.sizes_bytes])
+        self._arrays = array("i", piece.events), rounded, array("q", rounded)
+
+    def _play(self, piece: Piece, first: int, end: int) -> None:
+        while True:
+            first, _ = self._allocator.run(first, end, *self._arrays)
+            if first == end:
+                return
+            self._allocator.grow(piece.sizes_bytes[piece.events[first] - 1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceArrays:
+    """A trace as the compiled code reads it."""
+
+    trace: Trace
+    events: "npt.NDArray[np.int32]"
+    sizes: "npt.NDArray[np.int64]"
+    actual: "npt.NDArray[np.int64]"
+    """Bytes that each block had in the last replay, with a rest that is too little to be split off."""
+
+
+def arrays_of(trace: Trace) -> TraceArrays:
+    """Return the arrays of a trace."""
+    import numpy as np
+
+    from profiler.allocator.traces.replay import block_sizes
+
+    events, sizes = np.ascontiguousarray(trace.events, dtype=np.int32), block_sizes(trace.sizes_bytes)
+    return TraceArrays(trace=trace, events=events, sizes=sizes, actual=np.zeros_like(sizes))
+
+
+def compiled_replay(
+    library: ctypes.CDLL,
+    arrays: TraceArrays,
+    *,
+    capacity_bytes: int | None,
+    config: AllocatorConfig,
+    total_bytes: int | None = None,
+) -> CardReplay:
+    """Replay a trace that the compiled code knows; the card and errors as of `replay_on_card`."""
+    allocator = CompiledAllocator(library, capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
+    return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=allocator).whole()
 
 
 @dataclass(kw_only=True)
@@ -200,6 +262,10 @@ class _CompiledRun(CardRun):
 
     def live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak."""
+        import numpy as np
+
+        from profiler.allocator.traces.replay import in_use
+
         actual = self.arrays.actual
         live = np.flatnonzero(in_use(self.arrays.events[: self.peak_event + 1], len(actual)) & (actual > 0))
         return dict(zip(live.tolist(), actual[live].tolist(), strict=True))
