@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import transformers
+from matrix import further
 from peft.tuners import tuners_utils
 from simulating import LORA, small_spec
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
@@ -50,8 +51,13 @@ def together(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [{**keys, "bf16": keys["dtype"] is not Dtype.FLOAT16, "beta": 0.04} for keys in trials]
 
 
-CASES: list[dict[str, Any]] = [
-    *together(VALUES),
+TOGETHER = together(VALUES)
+MOST = max(len(found) for key, found in VALUES.items() if key != "optim")
+"""So many trials have every value of every key but the optimizer; the others have further optimizers."""
+
+CASES: list[Any] = [
+    *TOGETHER[:MOST],
+    *further(*TOGETHER[MOST:]),
     *({"logprobs": logprobs, "tuning": Tuning.LORA, **LORA} for logprobs in Logprobs if logprobs.is_of_completions),
     {"gpu": "t4-16gb", "logprobs": Logprobs.FULL},
     {"tuning": Tuning.QLORA, "optim": Optimizer.PAGED_ADAMW_8BIT, **LORA},
