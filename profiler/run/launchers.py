@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from profiler.config.foreign_text import ForeignTextError, parse_yaml
+from profiler.config.shell.running import commands_run
 from profiler.domain.errors import Fault
 from profiler.storage.files.foreign_files import Kind as FileKind
 from profiler.storage.files.foreign_files import expanded, kind_of, read_bytes, reason
@@ -116,17 +117,18 @@ _LEAD_AWAY: Mapping[tuple[str, ...], tuple[str, str]] = {
 """Words in front of a command: what they do with it, and what to do instead."""
 
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
-_SCRIPTS = (".py", ".sh", ".bash")
+_SHELL_SCRIPTS = (".sh", ".bash")
+_SCRIPTS = (".py", *_SHELL_SCRIPTS)
 
 
 def command_faults(words: Sequence[str]) -> list[Fault]:
     """Return why a command would not run on the emulated cards, as far as its words say so, before it is started."""
     front = list(words[: next((place + 1 for place, word in enumerate(words) if _begins(word)), len(words))])
     names = [PurePath(word).name for word in front]
-    for place in range(len(names)):
-        for lead, (problem, hint) in _LEAD_AWAY.items():
-            if tuple(names[place : place + len(lead)]) == lead:
-                return [_fault("command", " ".join(lead), problem, hint)]
+    if lead := _lead_away(names):
+        return [_fault("command", " ".join(lead), *_LEAD_AWAY[lead])]
+    if names[-1:] == ["-c"] and set(names) & set(_SHELLS):
+        return _faults_of("".join(words[len(front) : len(front) + 1]), "the text after -c", frozenset())
     script = front[-1] if front and front[-1].endswith(_SCRIPTS) else None
     if script is None or not _is_started(names[:-1]):
         return []
@@ -138,6 +140,45 @@ def command_faults(words: Sequence[str]) -> list[Fault]:
         return [_fault("script", script, "no such file", "It is looked for from the folder in which this runs.")]
     if not names[:-1] and not os.access(expanded(script), os.X_OK):
         return [_fault("script", script, "cannot be run as a program", f"Name its shell: bash {script}.")]
+    return _faults_in(script, frozenset())
+
+
+def _lead_away(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the words that lead a command away from the emulated cards; none if it stays there."""
+    for place in range(len(names)):
+        for lead in _LEAD_AWAY:
+            if tuple(names[place : place + len(lead)]) == lead:
+                return lead
+    return ()
+
+
+def _faults_in(script: str, outer: frozenset[str]) -> list[Fault]:
+    """Return why what a script starts would not run there; `outer` are the scripts that start it."""
+    if not script.endswith(_SHELL_SCRIPTS) or script in outer:
+        return []
+    try:
+        text = read_bytes(expanded(script), most_bytes=_MOST_BYTES).decode()
+    except (OSError, UnicodeDecodeError):
+        return []  # Its shell says what is wrong with it, or it is made before it is started.
+    return _faults_of(text, script, outer | {script})
+
+
+def _faults_of(text: str, where: str, outer: frozenset[str]) -> list[Fault]:
+    """Return why what a text of a shell starts would not run there. What only a branch starts is left to the run."""
+    try:
+        calls = commands_run(text)
+    except ForeignTextError:
+        return []
+    for call in calls:
+        words = [item.value.text if item.value.is_known and item.is_certain else "" for item in call.items]
+        first = next((place for place, word in enumerate(words) if _begins(word)), None)
+        if first is None or not call.is_certain:
+            continue
+        if lead := _lead_away([PurePath(word).name for word in words[:first]]):
+            problem, hint = _LEAD_AWAY[lead]
+            return [_fault("command", f"{' '.join(lead)} in {where}", problem, hint)]
+        if faults := _faults_in(words[first], outer):
+            return faults
     return []
 
 

@@ -115,8 +115,8 @@ def _run(
     job: ScriptJob, executable: Path, environment: Mapping[str, str], timeout_s: float, *, all_layers: bool = False
 ) -> _Ended:
     started_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, _open_pipe() as pipe:
-        path, note, again, marks = (Path(folder) / name for name in ("job.json", "note", "again", "marks"))
+    with _temporary_folder() as folder, _open_pipe() as pipe:
+        path, note, again, marks = (folder / name for name in ("job.json", "note", "again", "marks"))
         path.write_text(
             json.dumps(to_json(replace(job, note_file=str(note), again_file="" if all_layers else str(again))))
         )
@@ -143,6 +143,20 @@ def _run(
             again="" if timed_out else _text(again),
             unanswered=next(iter(reversed(marks_of_file(marks).unseen_entry_points)), ""),
         )
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Make a folder that is gone at the end, also when this process is killed: another one waits for that."""
+    folder = tempfile.mkdtemp()
+    reader, writer = os.pipe()
+    removes = ["/bin/sh", "-c", 'read -r _; exec rm -rf -- "$0"', folder]
+    with subprocess.Popen(removes, stdin=reader, start_new_session=True):
+        os.close(reader)
+        try:
+            yield Path(folder)
+        finally:
+            os.close(writer)
 
 
 @contextmanager
@@ -255,8 +269,8 @@ def in_new_processes(
         environment = place.environment(
             num_processes=num_processes, strict=strict, events=events, unlimited=unlimited
         ) | dict(launched)
-        with tempfile.TemporaryDirectory() as folder:
-            task = replace(job, folder=folder, snapshot=False, breakdown=False)
+        with _temporary_folder() as folder:
+            task = replace(job, folder=str(folder), snapshot=False, breakdown=False)
             return run_in_process(task, place.executable, environment, timeout_s=timeout_s)
 
     return again

@@ -125,6 +125,47 @@ def test_a_command_that_leaves_the_emulated_cards_is_refused(words, key, says, t
 
 
 @pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("uv run --isolated --extra vllm -m skyrl.train.entrypoints.main_base", "uv run in run.sh"),
+        ("set -x\nTRAIN=train.py\nuv run $TRAIN --x 1", "uv run in run.sh"),
+        ("ray job submit --address=x -- python3 -m verl.trainer.main_ppo", "ray job in run.sh"),
+        ("cd x && sudo python train.py", "sudo in run.sh"),
+        ("go() { sbatch $1; }\ngo train.sh", "sbatch in run.sh"),
+        ("bash inner.sh", "docker in inner.sh"),
+    ],
+)
+def test_a_script_whose_command_leaves_the_cards_is_refused(text, found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(text)
+    (tmp_path / "inner.sh").write_text("bash run.sh\ndocker run image bash train.sh")
+    with pytest.raises(UsageError) as refused:
+        read_command(["gpus=2xh100-80gb", "bash", "run.sh"])
+    (fault,) = refused.value.faults
+    assert (fault.key, fault.found) == ("command", found)
+    with pytest.raises(UsageError, match="python=PATH"):
+        read_command(["gpus=2xh100-80gb", "env", "A=1", "bash", "-c", "cd x; uv run train.py"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if [ -n $HOST ]; then ssh $HOST bash train.sh; else python train.py; fi",
+        "docker ps\npython train.py",
+        "$RUNNER uv run\npython train.py ssh",
+        "uv pip install trl\npython train.py",
+        "bash made_later.sh",
+        "bash run.sh",
+        "'",
+    ],
+)
+def test_a_script_that_may_stay_on_the_cards_is_started(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(text)
+    assert isinstance(read_command(["gpus=2xh100-80gb", "bash", "run.sh"]), JobCommand)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "nohup env A=1 timeout 60 nice -n 5 bash run.sh docker sudo",

@@ -72,15 +72,23 @@ def test_no_script_outlives_a_command_that_is_killed(tmp_path):
     )
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     words = [str(script), "backend=simulated", "gpu=l40s", f"results_dir={tmp_path}"]
-    with subprocess.Popen([sys.executable, "-m", "profiler.run", *words]) as command:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen([sys.executable, "-m", "profiler.run", *words], env=environment) as command:
         said = select.poll()
         said.register(reader, select.POLLIN)
         while command.poll() is None and not said.poll(100):
             pass
         assert os.read(reader, 100) == b"begun"
+        assert list(temporary.rglob("job.json"))
         command.kill()
     assert said.poll(60_000) == [(reader, select.POLLHUP)], "the script goes on"
     os.close(reader)
+    ends_s = time.monotonic() + 60
+    while list(temporary.rglob("job.json")) and time.monotonic() < ends_s:
+        time.sleep(0.05)
+    assert [path for path in temporary.iterdir() if not path.name.startswith("torchinductor_")] == []
 
 
 def test_nothing_waits_for_the_keyboard(run):

@@ -39,6 +39,8 @@ class Call:
     items: tuple[Item, ...]
     environment: Mapping[str, Value] = field(default_factory=dict)
     """The variables that the script sets for it."""
+    is_certain: bool = True
+    """Whether it runs in every branch that a machine may take."""
 
 
 @dataclass
@@ -140,7 +142,8 @@ def _simple(command: Simple, shell: Shell, run: _Run) -> bool | None:
             return _function(shell.functions[name], words[1:], shell, run)
     items = expanded(words, shell, run.budget)
     if not run.is_repeated:
-        run.calls.append(Call(items=items, environment=_environment(own, shell, run)))
+        environment = _environment(own, shell, run)
+        run.calls.append(Call(items=items, environment=environment, is_certain=not shell.is_branch))
     return None
 
 
