@@ -101,6 +101,11 @@ def merged(found: Tables, kept: Tables) -> Tables:
     return _estimated(_in_order(rows)), _in_order(tensors)
 
 
+def runs_in(tables: Tables) -> Sequence[Run]:
+    """Return the runs that have rows."""
+    return _runs(tables[0])
+
+
 def _in_order(table: pd.DataFrame) -> pd.DataFrame:
     places = pd.Series([_ORDER[run] for run in _runs(table)], index=table.index, dtype=int)
     return table.loc[places.sort_values(kind="stable").index].reset_index(drop=True)

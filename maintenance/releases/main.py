@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from maintenance.releases.compared import keep, kept, merged, read_causes, rows_of
+from maintenance.releases.compared import keep, kept, merged, read_causes, rows_of, runs_in
 from maintenance.releases.page import figure_of, releases_page
 from maintenance.releases.runs import PACKAGES, RUNS, Run, emulate, python_of, run_pending
 from maintenance.words import read_words
@@ -28,6 +28,7 @@ _DEFAULTS: Mapping[str, object] = {
     "python": None,
     "package": None,
     "at_most": None,
+    "again": False,
     "runs": None,
     "results_dir": "results",
 }
@@ -42,6 +43,7 @@ environments=FOLDER has one environment per release, made where it is missing;
 python=PATH has torch's CUDA build and every other package, and stays as it is.
 package={"|".join(package.name for package in PACKAGES)} runs the releases of one package alone.
 at_most=N runs at most N in this call; without environments nothing runs.
+again=true runs what is kept as well; otherwise only what has no row yet.
 runs=FOLDER has what each run left (results_dir/{GRID}/{PLACE}); its rows
 replace or join those that are kept, and the page is written anew.
 
@@ -59,6 +61,7 @@ class Settings:
     python: Path | None
     package: str | None
     at_most: int | None
+    again: bool
     runs: Path
     folder: Path
 
@@ -79,8 +82,9 @@ def main(
     left = 0
     if settings.environments is not None:
         base = base_of(settings.python)
+        there = () if settings.again else runs_in(kept(settings.folder))
         left = run_pending(
-            [run for run in RUNS if settings.package in (None, run.package)],
+            [run for run in RUNS if settings.package in (None, run.package) and run not in there],
             settings.runs,
             python=partial(python_of, place=settings.environments, base=base),
             at_most=settings.at_most,
@@ -105,6 +109,7 @@ def _settings(words: Sequence[str]) -> Settings:
         python=path("python"),
         package=None if reader.value("package") is None else reader.word("package", [each.name for each in PACKAGES]),
         at_most=None if reader.value("at_most") is None else reader.count("at_most", minimum=0),
+        again=reader.flag("again"),
         runs=path("runs") or folder / PLACE,
         folder=folder,
     )

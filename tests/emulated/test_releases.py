@@ -189,6 +189,10 @@ def test_the_command_runs_and_writes(tmp_path, capsys, monkeypatch):
     parts: dict[str, Any] = {"base_of": lambda _: Path("python"), "emulated": emulated}
     assert main(words, **parts) == EXIT_SOME_TRIALS_FAILED
     assert f"1 of {len(RUNS)} runs have ended" in capsys.readouterr().out
+    assert main([*words, f"runs={tmp_path / 'other'}"], **parts) == EXIT_SOME_TRIALS_FAILED
+    assert f"2 of {len(RUNS)} runs have ended" in capsys.readouterr().out
+    assert main([*words, f"runs={tmp_path / 'third'}", "again=true"], **parts) == EXIT_SOME_TRIALS_FAILED
+    assert f"2 of {len(RUNS)} runs have ended" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "releases").glob("*.png")] == [figure_of(PEFT)]
     assert main([f"results_dir={tmp_path}"]) == EXIT_OK
     assert main([f"results_dir={tmp_path / 'none'}"]) == EXIT_USAGE
