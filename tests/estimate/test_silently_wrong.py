@@ -61,6 +61,43 @@ COUNT = ModelCount(
 )
 
 
+GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 96, "n_positions": 32}
+
+
+def test_a_model_with_names_of_its_own_is_refused_with_its_facts():
+    """By hand: of each layer 12 x 64^2 weights and 13 x 64 others, 96 + 32 embeddings of 64, and a last norm."""
+    assert count_model(GPT2).parameters == 2 * (12 * 64**2 + 13 * 64) + (96 + 32) * 64 + 2 * 64
+    # c_attn 64 to 192, c_proj twice 64 to 64 and 256 to 64, c_fc 64 to 256
+    assert count_model(GPT2).lora_per_rank == 2 * (256 + 128 + 320 + 320)
+    with pytest.raises(UsageError) as caught:
+        read_and_counted(GPT2, model="m", count=lambda _: COUNT)
+    said = caught.value.faults[0].sentence()
+    assert "sizes have other names than Llama's (model_type gpt2), whose activations have no formula" in said
+    assert "It has 1.07 billion parameters. Without any activation" in said
+    assert "python -m profiler.run" in said
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**GPT2, "model_type": "no_such"},
+        {**GPT2, "model_type": "bert", "architectures": ["BertForMaskedLM"]},
+        {"model_type": "t5", "d_model": 64},
+        {},
+    ],
+)
+def test_what_is_no_language_model_is_refused_as_before(config):
+    with pytest.raises(UsageError, match=r"must be a decoder-only language model, but its config\.json has no"):
+        read_and_counted(config, model="m", count=_counted_or_refused)
+
+
+def _counted_or_refused(config):
+    try:
+        return count_model(config)
+    except (ValueError, KeyError) as error:
+        raise NoModelError("transformers makes no language model of its config.json") from error
+
+
 def test_a_vision_language_model_is_refused_with_its_facts():
     """By hand, 2^30 parameters: 2 GiB of weights, 8 with gradients and two states; 2^24 adapters of 16 B: 2.25 GiB."""
     with pytest.raises(UsageError) as caught:

@@ -90,6 +90,7 @@ _DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, w
 _DENSE = "dense"
 """`mlp_layer_types` of layers without experts."""
 
+_LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 _DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
 
 _MAX_MODULES = 10_000
@@ -261,6 +262,14 @@ def _other_head(config: Mapping[str, object]) -> str:
     first = names[0] if isinstance(names, list | tuple) and names else None
     is_other = isinstance(first, str) and not any(suffix in first for suffix in _DECODER_SUFFIXES)
     return show(first) if is_other else ""
+
+
+def has_other_names(config: Mapping[str, object]) -> bool:
+    """Return whether a language model of an unknown type has no size by Llama's name, as GPT-2 in its `config.json`."""
+    kind, classes = config.get("model_type"), config.get("architectures")
+    is_other = isinstance(classes, list) and not any(str(each).endswith(_LANGUAGE_MODELS) for each in classes)
+    lacks = any(config.get(name) is None for name in _NEEDED)
+    return lacks and not is_other and isinstance(kind, str) and kind not in FAMILIES
 
 
 def has_other_senses(config: Mapping[str, object]) -> bool:

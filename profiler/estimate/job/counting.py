@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler.analytical.formulas.models.parameters import parameter_count
-from profiler.config.models.architecture import has_other_senses, read_architecture
+from profiler.config.models.architecture import has_other_names, has_other_senses, read_architecture
 from profiler.config.models.lookup import checkpoint
 from profiler.config.models.refused_models import unlike_llama
 from profiler.config.notes import Direction, Note
@@ -27,14 +27,7 @@ from profiler.estimate.command import TOKENIZER
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, reason
 from profiler.storage.foreign.hub_cache import cached_file
 from profiler.storage.foreign.model_config import is_local
-from profiler.storage.foreign.number_files import (
-    LENGTHS,
-    MOST_ROWS,
-    LengthFile,
-    length_fault,
-    read_lengths,
-    read_named,
-)
+from profiler.storage.foreign.number_files import LENGTHS, MOST_ROWS, LengthFile, length_fault, read_lengths, read_named
 
 TIMEOUT_S = 120
 """Time for the import of torch and transformers and for the model."""
@@ -120,9 +113,14 @@ def read_and_counted(config: Mapping[str, object], *, model: str, count: ModelCo
     Raises:
         UsageError: There is no closed form. The sentence says what is known of the model.
     """
-    if has_other_senses(config) and not config.get("auto_map"):
-        raise _with_towers(config, model=model, count=count)
-    return checked(read_architecture(config, model=model), config, model=model, count=count)
+    try:
+        architecture = read_architecture(config, model=model)
+    except UsageError as refused:
+        what = _TOWERS if has_other_senses(config) else _NAMES if has_other_names(config) else ""
+        if not what or config.get("auto_map"):
+            raise
+        raise _with_count(config, refused, what, model=model, count=count) from refused
+    return checked(architecture, config, model=model, count=count)
 
 
 def checked(
@@ -166,20 +164,24 @@ def checked(
     return replace(architecture, has_known_layers=True, uncounted=(*architecture.uncounted, assumed))
 
 
-def _with_towers(config: Mapping[str, object], *, model: str, count: ModelCounter) -> UsageError:
-    """Return the refusal of a model with towers for images or sound, with what is known of it."""
+_TOWERS = "has towers for images or sound"
+_NAMES = "has layers whose sizes have other names than Llama's"
+
+
+def _with_count(
+    config: Mapping[str, object], refused: UsageError, what: str, *, model: str, count: ModelCounter
+) -> UsageError:
+    """Return the refusal of a model of which `what` has no formula, with what is known of it."""
     try:
-        read_architecture(config, model=model)
-    except UsageError as refused:
-        try:
-            counted = count(config)
-        except CountingError as error:
-            (fault,) = refused.faults
-            return UsageError([replace(fault, problem=f"{fault.problem} ({error})")])
+        counted = count(config)
+    except CountingError as error:
+        (fault,) = refused.faults
+        return UsageError([replace(fault, problem=f"{fault.problem} ({error})")])
     kind = shortened(show(config.get("model_type", "unknown")), 60)
+    towers = f", {counted.in_towers / 1e9:.3g} of them in the towers" if what == _TOWERS else ""
     problem = (
-        f"has towers for images or sound (model_type {kind}), whose activations have no formula. It has "
-        f"{_billions(counted.parameters)}, {counted.in_towers / 1e9:.3g} of them in the towers. {_known(counted)}"
+        f"{what} (model_type {kind}), whose activations have no formula. It has "
+        f"{_billions(counted.parameters)}{towers}. {_known(counted)}"
     )
     return UsageError([Fault(key="model", found=model, problem=problem, hint=RUN_SCRIPT)])
 

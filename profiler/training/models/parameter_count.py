@@ -24,6 +24,7 @@ def count_model(config: dict[str, Any]) -> ModelCount:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers.pytorch_utils import Conv1D
 
     values = {
         key: value for key, value in config.items() if key not in ("model_type", "auto_map", "quantization_config")
@@ -33,16 +34,17 @@ def count_model(config: dict[str, Any]) -> ModelCount:
         is_language_only = type(made) in MODEL_FOR_CAUSAL_LM_MAPPING and not has_other_senses(config)
         model = (AutoModelForCausalLM if is_language_only else AutoModelForImageTextToText).from_config(made)
     parameters = dict(model.named_parameters())
+    head = model.get_output_embeddings()
     adapted = {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, torch.nn.Linear) and layer is not model.get_output_embeddings()
+        if isinstance(layer, torch.nn.Linear | Conv1D) and layer is not head  # peft adapts both
     }
     return ModelCount(
         parameters=sum(each.numel() for each in parameters.values()),
         in_towers=0 if is_language_only else sum(n.numel() for name, n in parameters.items() if _is_of_tower(name)),
         linear_layers=len(adapted),
-        lora_per_rank=sum(layer.in_features + layer.out_features for layer in adapted.values()),
+        lora_per_rank=sum(sum(layer.weight.shape) for layer in adapted.values()),
         linear_names=tuple(dict.fromkeys(last for name in adapted if not (last := name.rpartition(".")[2]).isdigit())),
         names_experts=_names_experts(made.get_text_config()),
         has_base_model=model.base_model is not model,
