@@ -146,14 +146,11 @@ class VramCallback(TrainerCallback):
         from profiler.monitor.watch.results import write_report
         from profiler.storage.tables.run_tables import write_time_series
 
-        lock = wait_for_lock(self._folder / _LOCK, f"writes the tables of {self._folder}", notify=_say)
-        try:
+        with wait_for_lock(self._folder / _LOCK, f"writes the tables of {self._folder}", notify=_say):
             RecordFolder(self._folder, MONITORED).write(record)
             write_time_series(self._folder, record.run_id, {0: recording.samples} if record.gpus else {}, ())
             for sentence in write_report(self._folder):
                 _say(sentence)
-        finally:
-            lock.release()
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True

@@ -72,12 +72,11 @@ _YOUNG_S = 60.0
 @contextmanager
 def work_folder() -> Iterator[Path]:
     """Make a folder that exists, locked, while the block runs."""
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name:
-        lock = wait_for_lock(Path(name) / _LOCK, f"looks whether {name} is in use")
-        try:
-            yield Path(name)
-        finally:
-            lock.release()
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name,
+        wait_for_lock(Path(name) / _LOCK, f"looks whether {name} is in use"),
+    ):
+        yield Path(name)
 
 
 def remove_abandoned() -> None:

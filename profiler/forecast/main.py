@@ -291,16 +291,13 @@ def _answered(request: ForecastRequest, folder: Path, engine: Engine) -> Forecas
     """
     from profiler.storage.files.lock import wait_for_lock
 
-    lock = wait_for_lock(folder / "lock", "makes the same forecast")
-    try:
+    with wait_for_lock(folder / "lock", "makes the same forecast"):
         path = folder / ANSWER
         answer = answer_of(_kept_lines(path))
         if answer.open_runs(request):
             write_atomically(folder / REQUEST, json.dumps(request.as_object()).encode())
             engine(folder / REQUEST, path, _Progress(request, path))
             answer = answer_of(_kept_lines(path))
-    finally:
-        lock.release()
     if missing := answer.open_runs(request):
         raise ProfilerError(f"The forecast ended early: {len(missing)} of its runs are missing in {path}.")
     return answer

@@ -31,6 +31,17 @@ def _start_holder(path):
     return holder
 
 
+def test_a_lock_ends_with_its_block(tmp_path):
+    path = tmp_path / "a.lock"
+    with pytest.raises(KeyError), wait_for_lock(path, "tests") as lock:
+        assert take_lock(path, wait=False) is None
+        raise KeyError
+    with wait_for_lock(path, "tests") as again:
+        assert lock.path == again.path
+        assert take_lock(path, wait=False) is None
+    assert not path.exists()
+
+
 def test_one_holder_at_a_time_and_a_waiting_process_is_next(tmp_path):
     path = tmp_path / "a.lock"
     holder = _start_holder(path)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from filelock import BaseFileLock, Timeout, UnixFileLock, WindowsFileLock
 
@@ -49,10 +50,16 @@ class LockError(ProfilerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """A lock that is held until `release`, or until this value is no longer referenced."""
+    """A lock that is held until `release`, to the end of a `with` block, or until nothing refers to it any more."""
 
     path: Path
     held: BaseFileLock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Release the lock and remove its file."""

@@ -5,7 +5,7 @@ are known only when all of them are read. A trial has hundreds of rows of `shape
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.runs.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.files.atomic import temporary_next_to, write_errors
-from profiler.storage.files.lock import LockError, wait_for_lock
+from profiler.storage.files.lock import Lock, LockError, wait_for_lock
 from profiler.storage.tables.rows import ROWS, RUNS, Row
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES, arrow_schema
 from profiler.storage.tables.table_files import TableFile, open_tables, table_path
@@ -102,17 +102,14 @@ class Spool:
 
     def _flush(self) -> None:
         for name, schema in self._schemas.items():
-            table = (
-                shape_table(self._records, schema)
-                if name == SHAPE
-                else pa.Table.from_pylist(self._rows[name], schema=schema)
-            )
+            rows = self._rows.get(name)  # none of the shape
+            table = shape_table(self._records, schema) if rows is None else pa.Table.from_pylist(rows, schema=schema)
             with write_errors(table_path(self._folder, name)):
                 self._writers[name].write_table(table)
             self._counts[name] += table.num_rows
         self._records.clear()
-        for rows in self._rows.values():
-            rows.clear()
+        for some in self._rows.values():
+            some.clear()
 
 
 class RowsInOrder:
@@ -175,7 +172,7 @@ _REPLACING_LOCK = "replacing.lock"
 """Held while files are opened or get their names, so that a reader waits for a moment only."""
 
 
-def writing_tables(folder: Path) -> AbstractContextManager[None]:
+def writing_tables(folder: Path) -> Lock:
     """Hold the tables of a folder, which is created if missing, from the first record that is read.
 
     Otherwise a sweep could replace the tables of another one by its own, which know fewer records.
@@ -183,16 +180,16 @@ def writing_tables(folder: Path) -> AbstractContextManager[None]:
     Raises:
         LockError: The folder cannot be written, or its file system has no locks.
     """
-    return _held(folder / _LOCK, f"writes the tables of {folder}")
+    return wait_for_lock(folder / _LOCK, f"writes the tables of {folder}")
 
 
-def replacing_tables(folder: Path) -> AbstractContextManager[None]:
+def replacing_tables(folder: Path) -> Lock:
     """Keep readers out of a folder whose tables are written, while the files get their names.
 
     Raises:
         LockError: The folder cannot be written, or its file system has no locks.
     """
-    return _held(folder / _REPLACING_LOCK, f"opens the tables of {folder}")
+    return wait_for_lock(folder / _REPLACING_LOCK, f"opens the tables of {folder}")
 
 
 def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
@@ -203,21 +200,8 @@ def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
     Raises:
         UsageError: Some of them are missing or cannot be used; carries every fault found.
     """
-    lock = None
-    with suppress(LockError):
-        if folder.is_dir():
-            lock = wait_for_lock(folder / _REPLACING_LOCK, f"replaces the tables of {folder}")
-    try:
+    with ExitStack() as held:
+        with suppress(LockError):
+            if folder.is_dir():
+                held.enter_context(wait_for_lock(folder / _REPLACING_LOCK, f"replaces the tables of {folder}"))
         return open_tables(folder, required=True)
-    finally:
-        if lock is not None:
-            lock.release()
-
-
-@contextmanager
-def _held(path: Path, does: str) -> Iterator[None]:
-    lock = wait_for_lock(path, does)
-    try:
-        yield
-    finally:
-        lock.release()
