@@ -1,10 +1,15 @@
 """What is held at the peak of each phase, by category: histories worked by hand, and their sum."""
 
+import ast
+from itertools import chain
+from pathlib import Path
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.allocator.histories.recorded import HeldCategories, KnownBlocks
+from profiler.allocator.histories.recorded import _SITES, HeldCategories, KnownBlocks
 from profiler.allocator.settings import AllocatorConfig
 from profiler.domain.memory import MIB, Category, Phase
 
@@ -142,3 +147,13 @@ def test_the_shares_add_up_to_the_peak_of_every_part(parts):
                 entries.append(free(address))
             most = max(most, sum(live.values()))
         assert sum(read(held, Phase.FORWARD, *entries, row_bytes=frozenset({700})).values()) == most
+
+
+def test_functions_of_torch_have_the_names_of_sites():
+    """Each text of `_SITES` about torch is in the name of a function of a file whose path has the other text."""
+    root = Path(torch.__file__).parents[1]
+    for path, names, _ in (site for site in _SITES if site[0].startswith("torch/")):
+        files = [root / path] if path.endswith(".py") else sorted((root / path).rglob("*.py"))
+        nodes = chain.from_iterable(ast.walk(ast.parse(file.read_text())) for file in files)
+        functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        assert [name for name in names if not any(name in function for function in functions)] == []
