@@ -150,7 +150,7 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
             recipe=recipe,
             own_file=FileKeys(recipe, read={}) if recipe else None,
             line=name,
-            module=partial(module_text, read),
+            module=partial(_module_of, found, read),
         )
         part = with_named_files(script_part(script.name, script.content, given), read)
         yield replace(part, faults=(*faults, *part.faults))
@@ -178,6 +178,13 @@ def module_text(read: FileReader, name: str) -> str | None:
     except UsageError:
         return None
     return found.content if found is not None and isinstance(found.content, str) else None
+
+
+def _module_of(found: Started, read: FileReader, name: str) -> str | None:
+    """Return the text of a module of a program that is started: Python looks in the folder of its file first."""
+    folder = "" if found.is_module else found.program.rpartition("/")[0]
+    text = module_text(read, f"{folder}/{name}") if folder else None
+    return module_text(read, name) if text is None else text
 
 
 def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> JobFile:
