@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import PurePosixPath
 
 from profiler.config.files.arguments import Arguments, full_names, of_trl, read_arguments, typed
 from profiler.config.files.companion_files import accelerate_part, with_inner_deepspeed
@@ -181,10 +182,10 @@ def module_text(read: FileReader, name: str) -> str | None:
 
 
 def _module_of(found: Started, read: FileReader, name: str) -> str | None:
-    """Return the text of a module of a program that is started: Python looks in the folder of its file first."""
-    folder = "" if found.is_module else found.program.rpartition("/")[0]
-    text = module_text(read, f"{folder}/{name}") if folder else None
-    return module_text(read, name) if text is None else text
+    """Return the text of a module of a program: Python looks in its folder, and packages are below those above it."""
+    folders = [] if found.is_module else PurePosixPath(found.program).parents[:-1]
+    texts = (module_text(read, each) for each in (*(str(folder / name) for folder in folders), name))
+    return next((text for text in texts if text is not None), None)
 
 
 def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> JobFile:
