@@ -249,6 +249,8 @@ _UNSPLIT = re.compile(r"(?:\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\S)+")
 
 _EXPANSION = re.compile(r"[$`]")
 
+_LABEL = re.compile(r"\s*[A-Za-z][\w ]*:\s")
+
 
 def expanded_value(parts: Sequence[Part], shell: Shell, budget: Budget) -> Value:
     """Return the value of parts as an assignment takes it, without splitting."""
@@ -262,7 +264,7 @@ def expanded(words: Sequence[Word], shell: Shell, budget: Budget) -> tuple[Item,
 
 def _items(word: Word, shell: Shell, budget: Budget) -> Iterator[Item]:
     arrays = [part for part in word.parts if isinstance(part, Parameter) and _is_array(part)]
-    if arrays:
+    if arrays and not is_label("".join(part.text for part in word.parts if isinstance(part, Literal))):
         found = _array_items(arrays[0], shell)
         budget.spend(COPY * (len(found) + 1))
         yield from found
@@ -280,6 +282,11 @@ def _items(word: Word, shell: Shell, budget: Budget) -> Iterator[Item]:
         yield from (Item(value=_spelled_value(text, value)) for text in _UNSPLIT.findall(value.text))
     else:
         yield Item(value=value)
+
+
+def is_label(text: str) -> bool:
+    """Return whether a text begins as a line of a log: ``Command: accelerate launch ...`` is shown, not started."""
+    return _LABEL.match(text) is not None
 
 
 def _spelled_value(text: str, whole: Value) -> Value:
