@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rebuilt import HERE, SMALL, cases
+from rebuilt import HERE, OPTIONS, SMALL, cases, read
 
 from profiler.analytical.explanation.explained import Fit
 from profiler.config.models.lookup import builtin_architecture, canonical_model
@@ -29,6 +29,7 @@ from profiler.domain.verl import Release, Strategy, VerlJob
 from profiler.estimate.command import read_command
 from profiler.estimate.job.counting import CountingError, read_and_counted
 from profiler.estimate.job.inputs import job_files
+from profiler.estimate.main import answer
 from profiler.estimate.verl import AnsweredVerl, answered_verl
 
 CASES = cases("verl_scripts")
@@ -347,3 +348,30 @@ def test_a_free_key_of_an_answered_script_changes_nothing(case):
     kept = {key: value for key, value in typed.items() if key not in free - passes or key == "algorithm.adv_estimator"}
     whole, without = (read_verl(values, release=Release.V0_9_1).job for values in (typed, kept))
     assert whole == without
+
+
+def test_a_key_of_the_first_releases_has_their_defaults(tmp_path):
+    """Of BoyangGu1/Clinical-R1-3B and CrazyMint/LEAD: an entropy by default, and KL in rewards without a loss of it."""
+    old = OPTIONS.replace("algorithm.adv", "actor_rollout_ref.actor.fsdp_config.grad_offload=False algorithm.adv")
+    text = " ".join(answer(list(read(tmp_path, "run.sh", old))).split())
+    assert "actor_rollout_ref.actor.entropy_coeff=0.001 (verl's default before 0.3" in text
+    assert "algorithm.use_kl_in_reward=true (verl's default before 0.3" in text
+    assert "reference model" in text
+    for other in (old.replace("actor_rollout_ref.actor.fsdp", "+actor_rollout_ref.actor.fsdp"), OPTIONS):
+        assert "before 0.3" not in answer(list(read(tmp_path, "run.sh", other)))
+    stated = old.replace("algorithm.adv", "actor_rollout_ref.actor.use_kl_loss=True algorithm.adv")
+    assert "use_kl_in_reward" not in answer(list(read(tmp_path, "run.sh", stated)))
+
+
+def test_a_critic_in_the_folder_of_its_actor_is_its_size(tmp_path):
+    """Of amazon-science's Self-Aligned-Reward: a folder of a project, which looks like a hub id."""
+    ppo = OPTIONS.replace("=grpo", "=gae critic.ppo_micro_batch_size_per_gpu=8 critic.model.path=llms/Qwen2.5-0.5B")
+    text = " ".join(
+        answer(list(read(tmp_path, "run.sh", ppo.replace("Qwen/Qwen2.5-0.5B-Instruct", "llms/Qwen2.5-0.5B")))).split()
+    )
+    assert "by its name, because there is no llms/Qwen2.5-0.5B here" in text
+    assert "size of the critic" not in text
+    other = " ".join(
+        answer(list(read(tmp_path, "run.sh", ppo.replace("llms/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B")))).split()
+    )
+    assert "the size of the critic" in other

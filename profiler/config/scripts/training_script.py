@@ -117,6 +117,7 @@ class _Script:
         if len(recipes) > 1:
             problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
             self._found.faults.append(self._refused(problem, f"Give recipe={'|'.join(recipes)} as well."))
+        self._trainers |= dict.fromkeys(self._own_trainers(), recipes[0]) if recipes else {}
         return recipes[0] if recipes else None
 
     def _read_parsed(self) -> None:
@@ -171,8 +172,8 @@ class _Script:
         names = list(imported(self._tree))
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
-        names, trainers = [] if self._is_of_unsloth else names, self._trainer_names()
-        for name, line in own_trainers(self._tree, {*TRAINERS, *trainers}).items():
+        names, trainers = [] if self._is_of_unsloth else names, set(map(called_name, self._called(*self._trainers)))
+        for name, line in own_trainers(self._tree, {*TRAINERS, *self._trainers}).items():
             if name in trainers:
                 problem = f"trains by a class {name} of its own ({self._where(line)}), which derives from none of trl"
                 yield self._refused(problem, f"Give {BY_KEYS}.")
@@ -187,14 +188,11 @@ class _Script:
             problem = "takes its trainer from a module of its own, and imports nothing of trl"
             yield self._refused(problem, f"Give that module, or {BY_KEYS}.")
 
-    def _trainer_names(self) -> set[str]:
-        """Return the trainers of trl that are called, or else what is called with its arguments."""
-        known = set(map(called_name, self._called(*self._trainers)))
-        has_arguments = not known and (self._declared.parsed_of_trl or self._called(*self._configs))
-        others = [
-            each for each in self._calls if called_name(each).endswith("Trainer") and given_argument(each, "args")
-        ]
-        return set(map(called_name, others)) if has_arguments else known
+    def _own_trainers(self) -> Iterator[str]:
+        """Return what gets trl's arguments as a trainer where no trainer of trl is called."""
+        if not self._called(*self._trainers) and (self._declared.parsed_of_trl or self._called(*self._configs)):
+            given = [called_name(each) for each in self._calls if given_argument(each, "args")]
+            yield from (name for name in given if name.endswith("Trainer"))
 
     def _refused(self, problem: str, hint: str = "") -> Fault:
         return Fault(key="config", found=self._name, problem=problem, hint=hint)
