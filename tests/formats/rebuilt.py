@@ -330,7 +330,7 @@ def write_unsloth(folder: Path, case: Mapping[str, Any]) -> str:
     return f"config={folder / 'train.ipynb'}"
 
 
-# ---- texts ------------------------------------------------------------------------------------------------------------
+# ---- texts ----------------------------------------------------------------------------------------------------------
 
 OPTIONS = """
 while getopts ":n:" opt; do case ${opt} in n ) ROLLOUTS=$OPTARG;; esac; done
