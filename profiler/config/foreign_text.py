@@ -221,34 +221,34 @@ def _spell_out(tree: ast.Module) -> None:
     for call in calls.get("Fire", ())[:1]:
         if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id in functions:
             _take_options(tree, functions[call.args[0].id])
+    left = MOST_NODES
     for name, function in functions.items():
-        rest, given = function.args.kwarg, calls.get(name, ())
+        rest, given = function.args.kwarg and function.args.kwarg.arg, calls.get(name, ())
         own = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
         passed = [each for each in given[0].keywords if each.arg not in own] if given else []
         for inner in ast.walk(function) if rest is not None and len(given) == 1 else ():
-            if not isinstance(inner, ast.Call):
+            if not isinstance(inner, ast.Call) or left < 0:
                 continue
             several = [
-                passed if each.arg is None and ast.unparse(each.value) == rest.arg else [each]
+                passed if (each.arg, getattr(each.value, "id", "")) == (None, rest) else [each]
                 for each in inner.keywords
             ]
             inner.keywords = [each for some in several for each in some]
+            left -= len(inner.keywords)
 
 
 def _take_options(tree: ast.Module, function: ast.FunctionDef) -> None:
     """Make the parameters of a function options of argparse, up to where it binds their names again."""
-    given = function.args
-    names = [each.arg for each in (*given.args, *given.kwonlyargs)]
-    defaults = [*[None] * (len(given.args) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+    given, first = function.args, [*function.args.posonlyargs, *function.args.args]
+    names = [each.arg for each in (*first, *given.kwonlyargs)]
+    defaults = [*[None] * (len(first) - len(given.defaults)), *given.defaults, *given.kw_defaults]
     lines = ["_fire = argparse.ArgumentParser()"]
     for name, default in zip(names, defaults, strict=True):
         stated = f", default={ast.unparse(default)}" if default is not None else ""
         lines.append(f"_fire.add_argument('--{name}'{stated})")
     lines += [f"{_OPTIONS} = _fire.parse_args()", *(f"{_OPTIONS}_{name} = {_OPTIONS}.{name}" for name in names)]
     made = ast.parse("\n".join(lines)).body
-    for node in [node for statement in made for node in ast.walk(statement) if hasattr(node, "lineno")]:
-        node.lineno = node.end_lineno = function.lineno
-    tree.body += made
+    tree.body += [ast.increment_lineno(statement, function.lineno) for statement in made]
     last = dict.fromkeys(names, function.end_lineno or 0)
     for statement in [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]:
         for node in ast.walk(statement):

@@ -300,7 +300,7 @@ def configured(**kwargs):
     print(kwargs)
     return GRPOConfig(**kwargs)
 
-def train(model: str = "Qwen/Qwen2.5-0.5B", rows: int = 32, beams: int = 16, optim: str = "sgd", *, beta: float = 0.0):
+def train(model: str = "Qwen/Qwen2.5-0.5B", /, rows: int = 32, beams: int = 16, optim: str = "sgd", *, beta: float = 0.0):
     args = configured(per_device_train_batch_size=rows, num_generations=beams, optim=optim, beta=beta, bf16=True)
     model = load(model)
     GRPOTrainer(model=model, args=args).train()
