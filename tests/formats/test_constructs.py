@@ -357,7 +357,7 @@ GPT_OSS = {
 
 
 @pytest.mark.parametrize("name", GPT_OSS)
-def test_the_attention_that_nobody_states_is_that_of_transformers(name, tmp_path):
+def test_an_attention_not_stated_is_that_of_transformers(name, tmp_path):
     """Of TianCai19/ms-swift-notebook: transformers has no sdpa for the model, which the mirror has by another owner."""
     trial = said(read(tmp_path, name, GPT_OSS[name]))["trial"]
     assert (trial["model"], trial["attn_implementation"]) == ("gpt-oss-20b", "eager")
