@@ -300,7 +300,7 @@ def configured(**kwargs):
     print(kwargs)
     return GRPOConfig(**kwargs)
 
-def train(model: str = "Qwen/Qwen2.5-0.5B", /, rows: int = 32, beams: int = 16, optim: str = "sgd", *, beta: float = 0.0):
+def train(model: str = "Qwen/Qwen2.5-0.5B", /, rows: int = 32, beams: int = 16, optim: str = "sgd", *, beta=0.0):
     args = configured(per_device_train_batch_size=rows, num_generations=beams, optim=optim, beta=beta, bf16=True)
     model = load(model)
     GRPOTrainer(model=model, args=args).train()
@@ -381,3 +381,20 @@ def test_names_of_an_own_file_that_mean_one_thing_are_read(tmp_path):
     text = f"base_model: {MODEL}\ntraining: {{per_device_batch_size: 16, max_seq_length: 512, bf16: true}}\n"
     found = said(read(tmp_path, "sft_own.yaml", f"{text}huggingface: {{push_adapter_only: true}}\n"))["trial"]
     assert (found["model"], found["per_device_train_batch_size"], found["tuning"]) == ("qwen2.5-0.5b", 16, "full")
+
+
+def test_the_precision_of_accelerate_is_that_of_the_trainer(tmp_path):
+    """Of youpengl/OpenVul: a line without `--bf16`, for a trl whose own default is false."""
+    (tmp_path / "zero3.yaml").write_text(
+        "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 2\ndeepspeed_config: {zero_stage: 3}\n"
+    )
+    sizes = "--num_generations 8"
+    start = f"accelerate launch --config_file zero3.yaml grpo.py --model_name_or_path {MODEL} --torch_dtype bfloat16 "
+    found = said(read(tmp_path, "run.sh", f"{start}{sizes}\n", "trl=0.17"))
+    assert (found["trial"]["bf16"], found["trial"]["zero_stage"]) == (True, 3)
+    assert "bf16=true (mixed_precision of accelerate" in " ".join(found["notes"])
+    stated = said(read(tmp_path, "run.sh", f"{start}{sizes} --bf16 true\n", "trl=0.17"))
+    assert "mixed_precision" not in " ".join(stated["notes"])
+    plain = start.replace("zero3.yaml", "none.yaml")
+    (tmp_path / "none.yaml").write_text("distributed_type: MULTI_GPU\nmixed_precision: 'no'\nnum_processes: 2\n")
+    assert said(read(tmp_path, "run.sh", f"{plain}{sizes}\n", "trl=0.17"))["trial"]["bf16"] is False

@@ -366,12 +366,35 @@ def test_a_key_of_the_first_releases_has_their_defaults(tmp_path):
 def test_a_critic_in_the_folder_of_its_actor_is_its_size(tmp_path):
     """Of amazon-science's Self-Aligned-Reward: a folder of a project, which looks like a hub id."""
     ppo = OPTIONS.replace("=grpo", "=gae critic.ppo_micro_batch_size_per_gpu=8 critic.model.path=llms/Qwen2.5-0.5B")
-    text = " ".join(
-        answer(list(read(tmp_path, "run.sh", ppo.replace("Qwen/Qwen2.5-0.5B-Instruct", "llms/Qwen2.5-0.5B")))).split()
-    )
+    own = ppo.replace("Qwen/Qwen2.5-0.5B-Instruct", "llms/Qwen2.5-0.5B")
+    text = " ".join(answer(list(read(tmp_path, "run.sh", own))).split())
     assert "by its name, because there is no llms/Qwen2.5-0.5B here" in text
     assert "size of the critic" not in text
     other = " ".join(
         answer(list(read(tmp_path, "run.sh", ppo.replace("llms/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B")))).split()
     )
     assert "the size of the critic" in other
+
+
+def test_a_reference_of_the_actors_path_is_the_actor(tmp_path):
+    """Of QiyaoWei/reasoning-under-pressure."""
+    same = OPTIONS.replace(
+        "=grpo", f"=grpo actor_rollout_ref.actor.use_kl_loss=True {REF}.model.path=./llms/Qwen2.5-0.5B"
+    )
+    assert "Not decided" not in answer(list(read(tmp_path, "run.sh", same)))
+    other = same.replace("llms/Qwen2.5-0.5B", "llms/Qwen2.5-7B")
+    assert "what actor_rollout_ref.ref.model.path=qwen2.5-7b changes" in answer(list(read(tmp_path, "run.sh", other)))
+
+
+COUNTED = [
+    "$(echo $CUDA_VISIBLE_DEVICES | awk -F',' '{print NF}')",
+    "$(printf '%s\\n' \"${CUDA_VISIBLE_DEVICES}\" | tr ',' '\\n' | wc -l)",
+    "$(( ((1 + MANY) > 9) ? 8 : (MANY + 1) ))",
+]
+
+
+@pytest.mark.parametrize("count", COUNTED)
+def test_how_many_gpus_a_list_has_is_counted(count, tmp_path):
+    """Of amazon-science's Self-Aligned-Reward and ShenzhiYang2000/OPRD: verl's default was taken for the number."""
+    text = f"MANY=3\nexport CUDA_VISIBLE_DEVICES=0,1,2,3\nN={count}\n{OPTIONS.replace('node=2', 'node=$N')}"
+    assert "verl GRPO on 4 GPUs" in answer(list(read(tmp_path, "run.sh", text)))

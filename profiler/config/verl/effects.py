@@ -278,6 +278,8 @@ def _is_default(key: str, value: object, flat: Mapping[str, object], defaults: M
         return True
     if _SAME_AS_DEFAULT.get(key.rpartition(".")[2]) == value:
         return True
+    if key == "actor_rollout_ref.ref.model.path":
+        return canonical_model(str(value)) == canonical_model(str(flat.get(f"{_MODEL}.path")))
     for other in ("actor_rollout_ref.ref.", "critic."):
         if key.startswith(other) and key.endswith(("tensor_model_parallel_size", "pipeline_model_parallel_size")):
             counted = f"actor_rollout_ref.actor.{key.removeprefix(other)}"
