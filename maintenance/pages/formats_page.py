@@ -46,9 +46,10 @@ _READ = (
         "a training script of trl, or a notebook (`.py`, `.ipynb`)",
         "trl 1.16, transformers 5.23, peft 0.21",
         "literals, constants, f-strings, dictionaries, functions with one `return`, the user's YAML where the script "
-        "looks values up in it, options of argparse and fields of "
+        "looks values up in it, options of argparse and fire and fields of "
         "dataclasses with their defaults; calls under conditions that do not hold are passed",
-        "a trainer that is not trl's, two values of one key; what is no literal is named with its line",
+        "a trainer that is not trl's and derives from none of it, two values of one key; what is no literal is named "
+        "with its line, and a class of a module that is not there by its name",
         "python_scripts",
     ),
     _Read(
@@ -81,7 +82,8 @@ _READ = (
     _Read(
         "ms-swift",
         "ms-swift 4.6",
-        "`swift sft` and `swift rlhf --rlhf_type grpo` or `rm` in YAML, in a shell script or after `--`: LoRA, full "
+        "`swift sft` and `swift rlhf --rlhf_type grpo` or `rm`, and their files `swift/cli/*.py` by `torchrun` or "
+        "`python`, in YAML, in a shell script or after `--`: LoRA, full "
         "and 4-bit weights, its own files of DeepSpeed, vLLM; its defaults and losses",
         "other trainers, Megatron, sequence parallelism, padding-free batches, weights and optimizer moved away while "
         "vLLM generates, FSDP's own file, other tuners, models with images, rows without `max_length`, version 2",
@@ -100,7 +102,8 @@ _READ = (
         "a run script or YAML of verl's `main_ppo`",
         "verl 0.8.0.dev and 0.9.1 (`verl=`, or by a key of one alone)",
         "Hydra's overrides with the variables and branches of the shell; FSDP with Ulysses, LoRA and experts, a "
-        "critic, a reward model and a rollout engine on the same GPUs",
+        "critic, a reward model and a rollout engine on the same GPUs; a script with `grad_offload` of FSDP has the "
+        "defaults of verl before 0.3",
         "VeOmni, Megatron-Lite and other engines, models with images, sizes that do not divide; Megatron has no "
         "verdict, because nothing judges its layers",
         "",

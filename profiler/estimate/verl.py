@@ -28,6 +28,7 @@ from profiler.storage.foreign.model_config import is_local
 
 _CARD = "gpu"
 
+_OTHER_PATHS = ("critic.model.path", "actor_rollout_ref.ref.model.path")
 _PATH = "actor_rollout_ref.model.path"
 
 _LONGEST_LIST = 2000
@@ -171,12 +172,12 @@ def _is_mixture(architecture: Architecture) -> bool:
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:
-    """Return the values with a folder of another machine replaced by the built-in model of its name, and a note."""
-    model = values.get(_PATH)
-    builtin = taken_by_name(model)
-    if builtin is None or is_local(str(model)):
-        return dict(values), []
-    return {**values, _PATH: builtin}, [Note(key="", text=taken_text(builtin, model))]
+    """Return the values with folders of another machine replaced by the built-in models of their names, and notes."""
+    models = {key: values[key] for key in (_PATH, *_OTHER_PATHS) if key in values}
+    taken = {key: taken_by_name(model) for key, model in models.items() if not is_local(str(model))}
+    found = {key: builtin for key, builtin in taken.items() if builtin is not None}
+    texts = dict.fromkeys(taken_text(builtin, values[key]) for key, builtin in found.items())
+    return {**values, **found}, [Note(key="", text=text) for text in texts]
 
 
 def _card(command: Command) -> Gpu:

@@ -334,3 +334,17 @@ def test_a_quantised_checkpoint_that_is_not_counted_is_refused(tmp_path, capsys,
 def test_four_bits_of_a_checkpoint_are_those_of_qlora(tmp_path):
     word = _config(tmp_path, **LLAMA, quantization_config=FOUR_BITS)
     assert main([word, "tuning=qlora", "max_completion_length=64"]) == EXIT_OK
+
+
+@pytest.mark.parametrize("first", ["model_name_or_path: Qwen/Qwen2.5-0.5B", "output_dir: out"])
+def test_a_recipe_may_say_which_adapter_it_has(first, tmp_path, capsys):
+    """Of tanghui315/fast-open-r1: `peft_type` made it a file of an adapter, of which no other key counts."""
+    sizes = "num_generations: 4\nper_device_train_batch_size: 4\n"
+    path = tmp_path / "grpo.yaml"
+    path.write_text(f"{first}\nuse_peft: true\npeft_type: lora\nlora_r: 32\n{sizes}")
+    words = [f"config={path}", "model=qwen2.5-0.5b", "trl=1.16", "format=json"]
+    trial = json.loads(answer(words))["trial"]
+    assert (trial["lora_rank"], trial["num_generations"], trial["per_device_train_batch_size"]) == (32, 4, 4)
+    path.write_text(path.read_text().replace("lora\n", "prefix_tuning\n"))
+    assert main(words) == EXIT_USAGE
+    assert "peft_type=prefix_tuning: in grpo.yaml has no formula; only LORA" in capsys.readouterr().err

@@ -328,3 +328,22 @@ def write_unsloth(folder: Path, case: Mapping[str, Any]) -> str:
     cells = [{"cell_type": "code", "source": [f"{line}\n" for line in lines]}]
     (folder / "train.ipynb").write_text(json.dumps({"cells": cells, "nbformat": 4}))
     return f"config={folder / 'train.ipynb'}"
+
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
+
+OPTIONS = """
+while getopts ":n:" opt; do case ${opt} in n ) ROLLOUTS=$OPTARG;; esac; done
+ROLLOUTS="${ROLLOUTS:-8}"
+python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct trainer.n_gpus_per_node=2 \\
+    algorithm.adv_estimator=grpo data.train_batch_size=32 actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.n=${ROLLOUTS} \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1
+"""
+"""A script that starts verl's trainer."""
+
+
+def read(folder: Path, name: str, text: str, *words: str) -> tuple[str, ...]:
+    """Write a file, and return the words of a command that reads it."""
+    (folder / name).write_text(text, encoding="utf-8")
+    return f"config={folder / name}", "gpu=h100", *words

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from rebuilt import HERE
+from rebuilt import HERE, OPTIONS, read
 
 from profiler.domain.errors import EXIT_USAGE
 from profiler.estimate.main import answer, main
@@ -37,11 +37,6 @@ def script_of(case):
     arguments = ", ".join(f"{key}={value}" for key, value in case["config"].items())
     lines += [f"arguments = GRPOConfig({arguments})", f"GRPOTrainer(model={model}, args=arguments).train()"]
     return "\n".join(lines) + "\n"
-
-
-def read(folder, name, text, *words):
-    (folder / name).write_text(text, encoding="utf-8")
-    return f"config={folder / name}", "gpu=h100", *words
 
 
 def said(words):
@@ -147,16 +142,6 @@ def test_a_key_of_an_earlier_trainer_is_asked_for(tmp_path, capsys):
     assert said(read(tmp_path, "grpo.yaml", f"{YAML}kl_coef: 0.05\n", "beta=0.05", "trl=1.16"))["trial"]["beta"] == 0.05
 
 
-OPTIONS = """
-while getopts ":n:" opt; do case ${opt} in n ) ROLLOUTS=$OPTARG;; esac; done
-ROLLOUTS="${ROLLOUTS:-8}"
-python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct trainer.n_gpus_per_node=2 \\
-    algorithm.adv_estimator=grpo data.train_batch_size=32 actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
-    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.n=${ROLLOUTS} \\
-    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1
-"""
-
-
 def test_a_script_is_read_as_called_without_options(tmp_path):
     """Of lintangsutawika/sp3f: an option that is not given leaves the default of the script, not that of verl."""
     text = " ".join(answer(list(read(tmp_path, "run.sh", OPTIONS))).split())
@@ -248,3 +233,168 @@ GRPOTrainer("Qwen/Qwen2.5-0.5B", args=args).train()
     assert found["trial"]["per_device_train_batch_size"] == 8
     assert "per_device_train_batch_size=8 (line 5 of train.py may change it)" in notes
     assert "gradient_checkpointing=false (line 6 of train.py sets it under a condition that is not known)" in notes
+
+
+# ---- lines, and the scripts that they start ------------------------------------------------------------------------
+
+OWN_ARGUMENTS = """from trl import TrlParser, get_peft_config
+from arguments import OwnArguments
+from own_trainer import GRPOTrainer
+
+def main():
+    training_args, = TrlParser((OwnArguments,)).parse_args_and_config()
+    GRPOTrainer(model="Qwen/Qwen2.5-0.5B", args=training_args).train()
+"""
+
+LINE = (
+    "accelerate launch --num_processes 1 src/run.py --num_generations 7 --per_device_train_batch_size 7 --bf16 True\n"
+)
+
+
+def started(folder, line, **files):
+    (folder / "src").mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / "src" / f"{name}.py").write_text(text, encoding="utf-8")
+    return read(folder, "run.sh", f"#!/bin/bash\n{line}")
+
+
+def test_a_parsed_class_that_is_not_here_takes_the_line(tmp_path):
+    """Of yflyzhang/simpleR1: arguments of trl's names in a class of the user's own module."""
+    found = said((*started(tmp_path, LINE, run=OWN_ARGUMENTS), "trl=1.16"))
+    assert (found["trial"]["num_generations"], found["trial"]["per_device_train_batch_size"]) == (7, 7)
+    notes = " ".join(found["notes"])
+    assert "OwnArguments of arguments as trl's (that module may change it)" in notes
+    assert "GRPOTrainer of own_trainer as trl's (that module may change it)" in notes
+
+
+def test_modules_are_looked_for_next_to_a_started_script(tmp_path, capsys):
+    own = "from transformers import Trainer\n\nclass GRPOTrainer(Trainer):\n    pass\n"
+    assert main(list(started(tmp_path, LINE, run=OWN_ARGUMENTS, own_trainer=own))) == EXIT_USAGE
+    assert "trains by a class GRPOTrainer of its own (line 3 of own_trainer.py)" in capsys.readouterr().err
+
+
+OWN_TRAINER = """from trl import GRPOConfig
+from ours.intuition import IntuitionTrainer
+args = GRPOConfig(per_device_train_batch_size=8, num_generations=8, max_completion_length=64)
+IntuitionTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()
+"""
+
+
+def test_a_trainer_with_a_name_of_its_own_is_named_or_refused(tmp_path, capsys):
+    """Of newshawn/VIGOR: it derives from transformers' Trainer, and makes logits that trl's does not."""
+    words = read(tmp_path, "train.py", OWN_TRAINER, "trl=1.16")
+    assert "IntuitionTrainer of ours.intuition as trl's (that module may change it)" in " ".join(said(words)["notes"])
+    (tmp_path / "ours").mkdir()
+    module = tmp_path / "ours" / "intuition.py"
+    module.write_text("class IntuitionTrainer(Trainer):\n    pass\n", encoding="utf-8")
+    assert main(list(words)) == EXIT_USAGE
+    assert "trains by a class IntuitionTrainer of its own" in capsys.readouterr().err
+    module.write_text("class IntuitionTrainer(GRPOTrainer):\n    pass\n", encoding="utf-8")
+    assert said(words)["trial"]["num_generations"] == 8
+
+
+BY_FIRE = """import fire
+from trl import GRPOConfig, GRPOTrainer
+
+def configured(**kwargs):
+    print(kwargs)
+    return GRPOConfig(**kwargs)
+
+def train(model: str = "Qwen/Qwen2.5-0.5B", /, rows: int = 32, beams: int = 16, optim: str = "sgd", *, beta=0.0):
+    args = configured(per_device_train_batch_size=rows, num_generations=beams, optim=optim, beta=beta, bf16=True)
+    model = load(model)
+    GRPOTrainer(model=model, args=args).train()
+
+fire.Fire(train)
+"""
+
+
+def test_what_fire_passes_is_read(tmp_path):
+    """Of cocoshe/MIMIGenRec: options of a function, which it passes on as keywords to a function of its own."""
+    line = "python src/run.py --rows 64 --beams=8 --optim adamw_torch --beta 1e-3\n"
+    keys = ("per_device_train_batch_size", "num_generations", "optim", "beta")
+    words = (*started(tmp_path, line, run=BY_FIRE), "model=qwen2.5-0.5b", "trl=1.16")
+    assert [said(words)["trial"][key] for key in keys] == [64, 8, "adamw_torch", 0.001]
+    alone = read(tmp_path, "run.py", BY_FIRE.replace("sgd", "adamw_8bit"), "model=qwen2.5-0.5b", "trl=1.16")
+    assert [said(alone)["trial"][key] for key in keys] == [32, 16, "adamw_8bit", 0.0]
+
+
+def test_a_line_that_is_shown_is_not_started(tmp_path):
+    """Of spapicchio/Think2SQL: an array that a function of a log gets first. A note in backquotes is no argument."""
+    array = "CMD=(trl grpo --model_name_or_path Qwen/Qwen2.5-0.5B --num_generations 4 `# few` --bf16)\n"
+    text = f'{array}log "Script: ${{CMD[*]}}" "$ID"\nshow "Running now: trl grpo --num_generations 8"\n"${{CMD[@]}}"\n'
+    found = said(read(tmp_path, "run.sh", text, "trl=1.16"))
+    assert found["trial"]["num_generations"] == 4
+    assert "passes on as" not in " ".join(found["notes"])
+
+
+SWIFT = "--rlhf_type grpo --model Qwen/Qwen2.5-0.5B --tuner_type lora --lora_rank 64 --per_device_train_batch_size 8 "
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "F=$(python -c 'import swift; print(swift.__path__[0] + \"/cli/rlhf.py\")')\n"
+        'python -m torch.distributed.run --nproc_per_node 2 "$F"',
+        "torchrun --nproc_per_node=2 $(python -c 'import swift; print(swift.__path__[0])')/cli/rlhf.py",
+        "NPROC_PER_NODE=2 python -m swift.cli.rlhf",
+        "torchrun --nproc_per_node 2 ms-swift/swift/cli/rlhf.py",
+    ],
+)
+def test_a_file_of_ms_swift_is_its_command(start, tmp_path):
+    """Of cmyandlqs/grpo_qwen2.5 and UEC-InabaLab/IncrementalRLForSpokenDST."""
+    trial = said(read(tmp_path, "run.sh", f"{start} {SWIFT} --num_generations 4\n"))["trial"]
+    assert (trial["recipe"], trial["lora_rank"], trial["num_generations"], trial["num_processes"]) == ("grpo", 64, 4, 2)
+
+
+# ---- values that a program or a release has by default --------------------------------------------------------------
+
+GPT_OSS = {
+    "sft.sh": "swift sft --model openai-mirror/gpt-oss-20b --train_type lora --max_length 512\n",
+    "a.yaml": "base_model: openai/gpt-oss-20b\nsequence_len: 512\nadapter: lora\nlora_r: 8\nlora_alpha: 16\n"
+    "lora_target_linear: true\n",
+}
+
+
+@pytest.mark.parametrize("name", GPT_OSS)
+def test_an_attention_not_stated_is_that_of_transformers(name, tmp_path):
+    """Of TianCai19/ms-swift-notebook: transformers has no sdpa for the model, which the mirror has by another owner."""
+    trial = said(read(tmp_path, name, GPT_OSS[name]))["trial"]
+    assert (trial["model"], trial["attn_implementation"]) == ("gpt-oss-20b", "eager")
+
+
+def test_the_first_name_of_liger_counts_its_layers(tmp_path):
+    """Of hanyin88/DRG-Sapphire: `use_liger` loads Liger's layers, or sets `use_liger_kernel`."""
+    text = (
+        f"model_name_or_path: {MODEL}\ntorch_dtype: bfloat16\nmax_seq_length: 1024\npacking: false\nuse_liger: true\n"
+    )
+    words = read(tmp_path, "sft.yaml", text)
+    assert said(words)["trial"]["use_liger_kernel"] is True
+    assert said(read(tmp_path, "sft.yaml", text.replace("liger: true", "liger: false")))["trial"][
+        "use_liger_kernel"
+    ] is (False)
+    assert said((*words, "use_liger_kernel=false"))["trial"]["use_liger_kernel"] is False
+
+
+def test_names_of_an_own_file_that_mean_one_thing_are_read(tmp_path):
+    """Of TranDuong874/qwen-mt-finetune: where it is uploaded says nothing of the adapter that is trained."""
+    text = f"base_model: {MODEL}\ntraining: {{per_device_batch_size: 16, max_seq_length: 512, bf16: true}}\n"
+    found = said(read(tmp_path, "sft_own.yaml", f"{text}huggingface: {{push_adapter_only: true}}\n"))["trial"]
+    assert (found["model"], found["per_device_train_batch_size"], found["tuning"]) == ("qwen2.5-0.5b", 16, "full")
+
+
+def test_the_precision_of_accelerate_is_that_of_the_trainer(tmp_path):
+    """Of youpengl/OpenVul: a line without `--bf16`, for a trl whose own default is false."""
+    (tmp_path / "zero3.yaml").write_text(
+        "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 2\ndeepspeed_config: {zero_stage: 3}\n"
+    )
+    sizes = "--num_generations 8"
+    start = f"accelerate launch --config_file zero3.yaml grpo.py --model_name_or_path {MODEL} --torch_dtype bfloat16 "
+    found = said(read(tmp_path, "run.sh", f"{start}{sizes}\n", "trl=0.17"))
+    assert (found["trial"]["bf16"], found["trial"]["zero_stage"]) == (True, 3)
+    assert "bf16=true (mixed_precision of accelerate" in " ".join(found["notes"])
+    stated = said(read(tmp_path, "run.sh", f"{start}{sizes} --bf16 true\n", "trl=0.17"))
+    assert "mixed_precision" not in " ".join(stated["notes"])
+    plain = start.replace("zero3.yaml", "none.yaml")
+    (tmp_path / "none.yaml").write_text("distributed_type: MULTI_GPU\nmixed_precision: 'no'\nnum_processes: 2\n")
+    assert said(read(tmp_path, "run.sh", f"{plain}{sizes}\n", "trl=0.17"))["trial"]["bf16"] is False

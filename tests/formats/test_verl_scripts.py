@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rebuilt import HERE, SMALL, cases
+from rebuilt import HERE, OPTIONS, SMALL, cases, read
 
 from profiler.analytical.explanation.explained import Fit
 from profiler.config.models.lookup import builtin_architecture, canonical_model
@@ -29,6 +29,7 @@ from profiler.domain.verl import Release, Strategy, VerlJob
 from profiler.estimate.command import read_command
 from profiler.estimate.job.counting import CountingError, read_and_counted
 from profiler.estimate.job.inputs import job_files
+from profiler.estimate.main import answer
 from profiler.estimate.verl import AnsweredVerl, answered_verl
 
 CASES = cases("verl_scripts")
@@ -347,3 +348,53 @@ def test_a_free_key_of_an_answered_script_changes_nothing(case):
     kept = {key: value for key, value in typed.items() if key not in free - passes or key == "algorithm.adv_estimator"}
     whole, without = (read_verl(values, release=Release.V0_9_1).job for values in (typed, kept))
     assert whole == without
+
+
+def test_a_key_of_the_first_releases_has_their_defaults(tmp_path):
+    """Of BoyangGu1/Clinical-R1-3B and CrazyMint/LEAD: an entropy by default, and KL in rewards without a loss of it."""
+    old = OPTIONS.replace("algorithm.adv", "actor_rollout_ref.actor.fsdp_config.grad_offload=False algorithm.adv")
+    text = " ".join(answer(list(read(tmp_path, "run.sh", old))).split())
+    assert "actor_rollout_ref.actor.entropy_coeff=0.001 (verl's default before 0.3" in text
+    assert "algorithm.use_kl_in_reward=true (verl's default before 0.3" in text
+    assert "reference model" in text
+    for other in (old.replace("actor_rollout_ref.actor.fsdp", "+actor_rollout_ref.actor.fsdp"), OPTIONS):
+        assert "before 0.3" not in answer(list(read(tmp_path, "run.sh", other)))
+    stated = old.replace("algorithm.adv", "actor_rollout_ref.actor.use_kl_loss=True algorithm.adv")
+    assert "use_kl_in_reward" not in answer(list(read(tmp_path, "run.sh", stated)))
+
+
+def test_a_critic_in_the_folder_of_its_actor_is_its_size(tmp_path):
+    """Of amazon-science's Self-Aligned-Reward: a folder of a project, which looks like a hub id."""
+    ppo = OPTIONS.replace("=grpo", "=gae critic.ppo_micro_batch_size_per_gpu=8 critic.model.path=llms/Qwen2.5-0.5B")
+    own = ppo.replace("Qwen/Qwen2.5-0.5B-Instruct", "llms/Qwen2.5-0.5B")
+    text = " ".join(answer(list(read(tmp_path, "run.sh", own))).split())
+    assert "by its name, because there is no llms/Qwen2.5-0.5B here" in text
+    assert "size of the critic" not in text
+    other = " ".join(
+        answer(list(read(tmp_path, "run.sh", ppo.replace("llms/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B")))).split()
+    )
+    assert "the size of the critic" in other
+
+
+def test_a_reference_of_the_actors_path_is_the_actor(tmp_path):
+    """Of QiyaoWei/reasoning-under-pressure."""
+    same = OPTIONS.replace(
+        "=grpo", f"=grpo actor_rollout_ref.actor.use_kl_loss=True {REF}.model.path=./llms/Qwen2.5-0.5B"
+    )
+    assert "Not decided" not in answer(list(read(tmp_path, "run.sh", same)))
+    other = same.replace("llms/Qwen2.5-0.5B", "llms/Qwen2.5-7B")
+    assert "what actor_rollout_ref.ref.model.path=qwen2.5-7b changes" in answer(list(read(tmp_path, "run.sh", other)))
+
+
+COUNTED = [
+    "$(echo $CUDA_VISIBLE_DEVICES | awk -F',' '{print NF}')",
+    "$(printf '%s\\n' \"${CUDA_VISIBLE_DEVICES}\" | tr ',' '\\n' | wc -l)",
+    "$(( ((1 + MANY) > 9) ? 8 : (MANY + 1) ))",
+]
+
+
+@pytest.mark.parametrize("count", COUNTED)
+def test_how_many_gpus_a_list_has_is_counted(count, tmp_path):
+    """Of amazon-science's Self-Aligned-Reward and ShenzhiYang2000/OPRD: verl's default was taken for the number."""
+    text = f"MANY=3\nexport CUDA_VISIBLE_DEVICES=0,1,2,3\nN={count}\n{OPTIONS.replace('node=2', 'node=$N')}"
+    assert "verl GRPO on 4 GPUs" in answer(list(read(tmp_path, "run.sh", text)))

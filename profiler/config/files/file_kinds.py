@@ -36,12 +36,19 @@ def part_of(name: str, values: Mapping[str, object]) -> JobFile:
     return companion_part(name, values) or trl_part(name, values)
 
 
+_PEFT = frozenset({"peft_type", "base_model_name_or_path"})
+"""Keys of `adapter_config.json`."""
+
+_TRAINING = frozenset({"per_device_train_batch_size", "learning_rate", "output_dir", "num_train_epochs", "max_steps"})
+"""Keys of a recipe that names no model, which may say `peft_type` as well."""
+
+
 def companion_part(name: str, values: Mapping[str, object]) -> JobFile | None:
     """Return what a file of accelerate, DeepSpeed, peft or a model says; None for another file."""
     is_recipe = _OF_TRL in values
     if not is_recipe and (_ACCELERATE & values.keys() or _only_accelerate(values)):
         return _checked(accelerate_part(name, values), values, "accelerate")
-    if "peft_type" in values or ("base_model_name_or_path" in values and not is_recipe):
+    if not is_recipe and _PEFT & values.keys() and not _TRAINING & values.keys():
         return adapter_part(name, values)
     if not is_recipe and _DEEPSPEED & values.keys():
         return _checked(deepspeed_part(name, values), values, "DeepSpeed")
@@ -74,7 +81,8 @@ def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
     if fault is not None:
         return own_part(name, values) or JobFile(name=name, faults=(fault,))
     launched = launch_part(name, values)
-    faults = (*renamed_keys(name, values), *launched.faults)
+    adapter = [] if values.get("peft_type") is None else adapter_part(name, {"peft_type": values["peft_type"]}).faults
+    faults = (*renamed_keys(name, values), *launched.faults, *adapter)
     uncut = [uncut_note(name)] if any(key in values and values[key] is None for key in LENGTHS) else []
     notes = (*launched.notes, *environment_notes(name, values), *uncut)
     part = JobFile(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)

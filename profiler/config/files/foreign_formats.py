@@ -144,7 +144,9 @@ FORMATS = (
             r"\bllm_(?:sft|dpo|infer)\.py",
             r"--(?:rlhf_type|train_type|tuner_type|sft_type|external_plugins)\b",
         ),
-        trains=_called(r"\bswift +(?:sft|pt|rlhf)\b"),
+        trains=_called(
+            r"\bswift +(?:sft|pt|rlhf)\b", r"-m +swift\.cli\.(?:sft|rlhf)\b", r"\bswift\b[^\n]*/cli/(?:sft|rlhf)\.py"
+        ),
         modules=_words("swift"),
         vocabulary=MS_SWIFT,
     ),

@@ -172,6 +172,10 @@ OWN = Vocabulary(
             for name, key in _NAMES_OF_ADAPTERS.items()
             if name != "bias"
         },
+        **dict.fromkeys(("base_model", "training.base_model"), "model_name_or_path"),
+        **dict.fromkeys(
+            ("training.per_device_batch_size", "train.per_device_batch_size"), "per_device_train_batch_size"
+        ),
         "vllm.enabled": "use_vllm",
         "vllm.gpu_memory_utilization": "vllm_gpu_memory_utilization",
         "vllm.max_model_len": "vllm_max_model_length",

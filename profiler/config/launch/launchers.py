@@ -7,7 +7,7 @@ Sources: `launch_command_parser` of accelerate 1.15, `get_args_parser` of `torch
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from profiler.config.files.arguments import Arguments, read_arguments, typed
 from profiler.config.files.companion_files import DEEPSPEED_FIELDS, FSDP_FIELDS, PARALLELISM_FIELDS
@@ -132,10 +132,16 @@ def _of_axolotl(options: Arguments) -> object:
     return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
 
 
+def _of_swift(options: Arguments) -> object:
+    """Return the processes of ms-swift: of the launcher of its file, or by the variables of its own command."""
+    found = _product(options, "nproc_per_node", "nnodes")
+    return _of_variables(options) if found is None else found
+
+
 SWIFT = Launcher(
     name="swift",
     starts=_called("swift"),
-    processes=_of_variables,
+    processes=_of_swift,
     vocabulary=MS_SWIFT,
     commands={"sft": {"rlhf_type": "sft"}, "rlhf": {"rlhf_type": "dpo"}, "pt": {"rlhf_type": "pt"}},
 )
@@ -168,8 +174,15 @@ _MODULES = {
 }
 """Launchers that Python starts as a module."""
 
-_MODULES_OF_COMMANDS = {"axolotl.cli.train": (AXOLOTL_CLI, "train")}
+_MODULES_OF_COMMANDS = {
+    "axolotl.cli.train": (AXOLOTL_CLI, "train"),
+    "swift.cli.sft": (SWIFT, "sft"),
+    "swift.cli.rlhf": (SWIFT, "rlhf"),
+}
 """Commands that Python, or a launcher, starts as a module."""
+
+_FILE_OF_SWIFT = re.compile(r".*\bswift\b.*/cli/(sft|rlhf)\.py\W*")
+"""The file of a command of ms-swift, also where Python says in which folder it is."""
 
 _MODULE = ("m", "module")
 
@@ -218,7 +231,10 @@ def started(items: Sequence[Item], environment: Mapping[str, Value]) -> Started 
             words = texts[place : place + count]
             if len(words) == count and all(p.fullmatch(w) for p, w in zip(launcher.starts, words, strict=True)):
                 own = items[place + count :]
-                return _command(launcher, own, environment) if launcher.commands else _program(launcher, own)
+                if launcher.commands:
+                    return _command(launcher, own, environment)
+                found = _program(launcher, own)
+                return _with_variables(found, environment) if found.launcher is SWIFT else found
         if texts[place].endswith(".py") and "run" in texts[:place] and "uv" in texts[:place]:
             return _program(PYTHON, items[place:])
     return None
@@ -226,12 +242,20 @@ def started(items: Sequence[Item], environment: Mapping[str, Value]) -> Started 
 
 def _command(launcher: Launcher, items: Sequence[Item], environment: Mapping[str, Value]) -> Started:
     """Return a command of a program that trains by itself; its options are variables of the environment."""
+    program = items[0].value.text if items else ""
+    found = Started(launcher=launcher, options=read_arguments(()), program=program, arguments=tuple(items[1:]))
+    return _with_variables(found, environment)
+
+
+def _with_variables(found: Started, environment: Mapping[str, Value]) -> Started:
+    """Return a command with the variables of the environment that say how many processes it has, as options."""
     known = {name: value for name, value in environment.items() if name in (PROCESSES, _NODES, _VISIBLE)}
     values = {name: typed(name, value.text) if name != _VISIBLE else value.text for name, value in known.items()}
     undecided = {name: value.text for name, value in known.items() if not value.is_known}
-    options = Arguments(values={k: v for k, v in values.items() if k not in undecided}, undecided=undecided)
-    program = items[0].value.text if items else ""
-    return Started(launcher=launcher, options=options, program=program, arguments=tuple(items[1:]))
+    stated = {key: value for key, value in values.items() if key not in undecided}
+    own = found.options
+    options = replace(own, values={**stated, **own.values}, undecided={**undecided, **own.undecided})
+    return replace(found, options=options)
 
 
 def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
@@ -252,6 +276,9 @@ def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
     inner = _MODULES.get(value.text) if is_module and launcher is PYTHON else None
     if inner is not None:
         return _program(inner, rest)
+    swift = _FILE_OF_SWIFT.fullmatch(value.text)
+    if swift is not None:
+        return Started(launcher=SWIFT, options=options, program=swift[1], arguments=rest)
     if is_module and value.text in _MODULES_OF_COMMANDS:
         command, program = _MODULES_OF_COMMANDS[value.text]
         return Started(launcher=command, options=options, program=program, arguments=rest)

@@ -9,7 +9,7 @@ from profiler.config.files.arguments import read_arguments
 from profiler.config.foreign_text import ForeignTextError
 from profiler.config.launch.launchers import PYTHON, TRL, Started, started
 from profiler.config.shell.running import Call, commands_run
-from profiler.config.shell.values import Item, Value
+from profiler.config.shell.values import Item, Value, is_label
 from profiler.config.trl.argument_keys import is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS
 from profiler.domain.trials.recipe import Recipe
@@ -94,7 +94,7 @@ def _trainings(called: Call, *, is_inner: bool = False) -> Iterator[Started]:
         return
     for item in items if not is_inner else ():
         text = item.value.text
-        if item.value.is_known and " " in text.strip() and _LAUNCHES.search(text):
+        if item.value.is_known and " " in text.strip() and _LAUNCHES.search(text) and not is_label(text):
             for call in commands_run(text):
                 yield from _trainings(call, is_inner=True)
 

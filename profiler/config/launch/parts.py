@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import PurePosixPath
 
 from profiler.config.files.arguments import Arguments, full_names, of_trl, read_arguments, typed
 from profiler.config.files.companion_files import accelerate_part, with_inner_deepspeed
@@ -30,6 +31,12 @@ _FILES = ("deepspeed", "fsdp_config", "deepspeed_config_file")
 
 _SHARDS = frozenset({"use_deepspeed", "use_fsdp"})
 """Options of `accelerate launch` that say how GPUs share memory, over its file."""
+
+_PRECISIONS = frozenset({"bf16", "fp16"})
+"""Keys of transformers that say what accelerate's `mixed_precision` says, whose variable the trainer leaves as it is.
+
+Source: `TrainingArguments.__post_init__` of transformers 4.46 to 5.23, `ACCELERATE_MIXED_PRECISION`.
+"""
 
 _OF_ACCELERATE = "deepspeed_config"
 """The section of accelerate's file that may name DeepSpeed's."""
@@ -65,8 +72,15 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[JobFile, 
     job = _job_part(name, replace(found, options=options), read)
     unread = tuple(not_counted(f"what {name} passes on as {word}") for word in arguments.unread)
     job = replace(job, notes=(*job.notes, *unread))
-    parts = _program_parts(name, found, arguments, read)
+    parts = tuple(_program_parts(name, found, arguments, read))
+    if not _PRECISIONS.isdisjoint(key for part in parts for key in part.values):
+        job = _without_precision(job)
     return (job, *(_under(job, part) for part in parts))
+
+
+def _without_precision(job: JobFile) -> JobFile:
+    values = {key: value for key, value in job.values.items() if key not in _PRECISIONS}
+    return replace(job, values=values, notes=tuple(note for note in job.notes if note.key not in _PRECISIONS))
 
 
 def _under(job: JobFile, part: JobFile) -> JobFile:
@@ -123,7 +137,11 @@ def _job_part(name: str, found: Started, read: FileReader) -> JobFile:
         notes.append(_processes_note(name, undecided))
     if not file and not options.values:
         return JobFile(name=name, notes=tuple(notes))
-    part = accelerate_part(name, with_files(accelerate_values(options.values, stated), read))
+    launched = accelerate_values(options.values, stated)
+    part = accelerate_part(name, with_files(launched, read))
+    if launched.get("mixed_precision") == "bf16" and _PRECISIONS.isdisjoint(part.values):
+        notes.append(Note(key="bf16", text="bf16=true (mixed_precision of accelerate, which the trainer takes)"))
+        part = replace(part, values={**part.values, "bf16": True})
     if unread and not options.values.keys() & _SHARDS:
         part = replace(part, job={**{key: part.job[key] for key in part.job if key != IS_LAUNCHED}, **unread})
     return replace(part, notes=(*notes, *part.notes))
@@ -150,7 +168,7 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
             recipe=recipe,
             own_file=FileKeys(recipe, read={}) if recipe else None,
             line=name,
-            module=partial(module_text, read),
+            module=partial(_module_of, found, read),
         )
         part = with_named_files(script_part(script.name, script.content, given), read)
         yield replace(part, faults=(*faults, *part.faults))
@@ -178,6 +196,13 @@ def module_text(read: FileReader, name: str) -> str | None:
     except UsageError:
         return None
     return found.content if found is not None and isinstance(found.content, str) else None
+
+
+def _module_of(found: Started, read: FileReader, name: str) -> str | None:
+    """Return the text of a module of a program: Python looks in its folder, and packages are below those above it."""
+    folders = [] if found.is_module else PurePosixPath(found.program).parents[:-1]
+    texts = (module_text(read, each) for each in (*(str(folder / name) for folder in folders), name))
+    return next((text for text in texts if text is not None), None)
 
 
 def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> JobFile:

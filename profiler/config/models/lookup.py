@@ -29,10 +29,15 @@ _OTHER_TENSORS = frozenset({"vl", "omni", "audio", "gptq", "awq", "bnb", "fp8", 
 
 _FOLDERS = frozenset(
     """
-    ckpt ckpts checkpoint checkpoints data hf_models llm_models model models output outputs pretrained saves weights
+    base_model base_models ckpt ckpts checkpoint checkpoints data hf_models llm llm_model llm_models llms local_models
+    model models output outputs pretrain pretrained pretrained_model pretrained_models pretrain_models saves weights
     """.split()  # noqa: SIM905
 )
 """First parts of paths that are folders of a project, and no owners on the hub."""
+
+
+_MIRRORS = frozenset({"ai-modelscope", "llm-research", "openai-mirror"})
+"""Owners on ModelScope, the hub of ms-swift, of copies of models whose own owner is elsewhere."""
 
 
 def _may_be_folder(model: str) -> bool:
@@ -45,13 +50,16 @@ def _may_be_folder(model: str) -> bool:
 
 
 def taken_by_name(model: object) -> str | None:
-    """Return the built-in model that is meant where a job has a folder of another machine; None for any other model.
+    """Return the built-in model that a folder of another machine, or a copy on another hub, is; None for other models.
 
     Whether the folder is on this machine is for the caller to say.
     """
-    if not isinstance(model, str) or not _may_be_folder(model) or find_builtin(model) is not None:
+    if not isinstance(model, str) or find_builtin(model) is not None:
         return None
-    return builtin_of_folder(model)
+    if _may_be_folder(model):
+        return builtin_of_folder(model)
+    owner, _, name = model.partition("/")
+    return _by_bare_name().get(_bare(_words(name))) if owner.lower() in _MIRRORS else None
 
 
 def taken_text(builtin: str, model: object) -> str:

@@ -4,13 +4,14 @@ Functions, classes with fields, and values of its command line with defaults.
 """
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import ModuleReader
-from profiler.config.scripts.names import RECIPES, called_name
+from profiler.config.scripts.names import RECIPES, TRAINERS, called_name
 
 PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
 """Parsers that fill dataclasses from the command line, the last of alignment-handbook."""
@@ -65,6 +66,9 @@ class Declared:
         """Names that the script gives to a dataclass that a parser has filled."""
         self._several: dict[str, ast.Tuple] = {}
         self._add_parsed(tree)
+        self.unseen: set[str] = set()
+        """Classes of modules that are not here, taken as the arguments of a trainer of trl that gets them."""
+        self._take_unseen(tree)
         self._made = list(_made(tree))
 
     def derived(self, *bases: str) -> dict[str, str]:
@@ -150,6 +154,15 @@ class Declared:
             match node:
                 case ast.arg(arg=name, annotation=ast.Name(id=annotated)) if annotated in self.classes and self.parsed:
                     self.parsed.setdefault(name, self.classes[annotated])
+
+    def _take_unseen(self, tree: ast.Module) -> None:
+        for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) in TRAINERS]:
+            for name in [ast.unparse(each.value) for each in call.keywords if each.arg == "args"]:
+                kind = self.parsed.get(name)
+                if kind is not None and not (kind.of_trl or kind.names or kind.defaults):
+                    of_trl = f"{TRAINERS[called_name(call)].in_classes}Config"
+                    self.parsed[name] = replace(kind, of_trl=of_trl)
+                    self.unseen.add(kind.name)
 
     def _filled(self, call: ast.Call, parsers: dict[str, list[Fields]]) -> list[Fields]:
         match call.func:
@@ -280,12 +293,7 @@ class OutsideValues:
     """The values that a script takes from outside, where each has one default."""
 
     def __init__(self, tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> None:
-        """Read the options of argparse in `tree`.
-
-        Args:
-            tree: The script.
-            functions: Its functions by name.
-        """
+        """Read the options of argparse in a script, with its functions by name."""
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         self._options: dict[str, OutsideValue | None] = {}
         for call in calls:
@@ -353,12 +361,9 @@ def _as_argparse_does(kind: ast.expr | None, default: ast.expr) -> ast.expr:
 
 def _of_switch(action: ast.expr | None) -> ast.expr | None:
     """Return the default of a switch, which argparse knows."""
-    match action:
-        case ast.Constant(value="store_true"):
-            return ast.Constant(value=False)
-        case ast.Constant(value="store_false"):
-            return ast.Constant(value=True)
-    return None
+    known: Mapping[object, bool] = {"store_true": False, "store_false": True}
+    value = action.value if isinstance(action, ast.Constant) else None
+    return ast.Constant(value=known[value]) if value in known else None
 
 
 def _parses(call: ast.expr, functions: Mapping[str, ast.FunctionDef]) -> bool:
@@ -391,9 +396,4 @@ def _namespaces(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> I
 
 
 def _reads_environment(call: ast.Call) -> bool:
-    match call.func:
-        case ast.Attribute(value=ast.Attribute(attr="environ") | ast.Name(id="environ"), attr="get"):
-            return True
-        case ast.Attribute(attr="getenv") | ast.Name(id="getenv"):
-            return True
-    return False
+    return re.search(r"\b(?:environ\.get|getenv)$", ast.unparse(call.func)) is not None

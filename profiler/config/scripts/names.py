@@ -250,14 +250,14 @@ def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
 
 
 def changed_trainers(names: Collection[tuple[str, str]], called: Collection[str]) -> Iterator[Note]:
-    """Return a note per trainer of a trl that another module than trl gives to a script.
+    """Return a note per class that counts as one of trl and that another module gives to a script.
 
     Args:
         names: As `imported` returns them.
-        called: The trainers that the script calls.
+        called: The trainers that the script calls, and the arguments of them.
     """
     for module, name in names:
-        if name in called and name in TRAINERS and module.partition(".")[0] not in ("trl", "unsloth"):
+        if name in called and module.partition(".")[0] not in ("trl", "unsloth", "transformers"):
             yield Note(key="", text=f"{name} of {module} as trl's (that module may change it)")
 
 

@@ -5,6 +5,7 @@ What is no literal becomes an assumption, with its line.
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
@@ -116,6 +117,7 @@ class _Script:
         if len(recipes) > 1:
             problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
             self._found.faults.append(self._refused(problem, f"Give recipe={'|'.join(recipes)} as well."))
+        self._trainers |= dict.fromkeys(self._own_trainers(), recipes[0]) if recipes else {}
         return recipes[0] if recipes else None
 
     def _read_parsed(self) -> None:
@@ -132,8 +134,7 @@ class _Script:
             elif is_trl_key(key) and key not in self._declared.only_own and value is not None:
                 self._found.values[key] = value
         undecided = [pair for pair in self._given.undecided.items() if pair[0] not in self._found.values]
-        said = (assumed_note(key, f"{self._given.line} has {text}") for key, text in undecided)
-        self._found.notes += [note for note in said if note is not None]
+        self._found.notes += filter(None, (assumed_note(k, f"{self._given.line} has {text}") for k, text in undecided))
         self._without_adapter()
 
     def _without_adapter(self) -> None:
@@ -172,11 +173,11 @@ class _Script:
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
         names, trainers = [] if self._is_of_unsloth else names, set(map(called_name, self._called(*self._trainers)))
-        for name, line in own_trainers(self._tree, TRAINERS).items():
+        for name, line in own_trainers(self._tree, {*TRAINERS, *self._trainers}).items():
             if name in trainers:
                 problem = f"trains by a class {name} of its own ({self._where(line)}), which derives from none of trl"
                 yield self._refused(problem, f"Give {BY_KEYS}.")
-        self._found.notes += changed_trainers(names, trainers)
+        self._found.notes += changed_trainers(names, trainers | self._declared.unseen)
         others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
         yield from (self._refused(problem) for problem in others)
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
@@ -186,6 +187,12 @@ class _Script:
         elif not others and not self._declared.parsed and trains_without_trl(names):
             problem = "takes its trainer from a module of its own, and imports nothing of trl"
             yield self._refused(problem, f"Give that module, or {BY_KEYS}.")
+
+    def _own_trainers(self) -> Iterator[str]:
+        """Return what gets trl's arguments as a trainer where no trainer of trl is called."""
+        if not self._called(*self._trainers) and (self._declared.parsed_of_trl or self._called(*self._configs)):
+            given = [called_name(each) for each in self._calls if given_argument(each, "args")]
+            yield from (name for name in given if name.endswith("Trainer"))
 
     def _refused(self, problem: str, hint: str = "") -> Fault:
         return Fault(key="config", found=self._name, problem=problem, hint=hint)
@@ -222,8 +229,7 @@ class _Script:
 
     def _refuse_adapter(self, which: str, names: str) -> None:
         hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."
-        fault = Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)
-        self._found.faults.append(fault)
+        self._found.faults += [Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)]
 
     def _name_conditions(self, calls: Sequence[ast.Call]) -> None:
         """Name an adapter that is not trained, and one whose condition is unknown on a given command line."""
@@ -240,9 +246,8 @@ class _Script:
     def _read_models(self, recipe: Recipe | None) -> None:
         # A model that scores rows is the one that is trained, or scores completions.
         trained = SCORES if recipe is Recipe.REWARD else CAUSAL
-        for call in self._called(LOADER) if trained is CAUSAL else ():
-            if owner_name(call).endswith(SCORES):
-                self._read_reward_model(call)
+        for call in [each for each in self._called(LOADER) if trained is CAUSAL and owner_name(each).endswith(SCORES)]:
+            self._read_reward_model(call)
         self._read_trained_model(trained)
         for call in self._called(*self._trainers):
             if "model_name_or_path" not in self._found.values:
@@ -288,10 +293,9 @@ class _Script:
 
     def _read_type(self, load: Load) -> None:
         """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
-        is_prepared = load.cast == PREPARES
-        if is_prepared and self._found.is_float32(load.line, self._where):
+        if load.cast == PREPARES and self._found.is_float32(load.line, self._where):
             self._found.values["dtype"] = "float32"
-        elif load.cast and not is_prepared:
+        elif load.cast not in ("", PREPARES):
             self._found.values["dtype"] = load.cast
         elif not {keyword.arg for keyword in load.call.keywords} & {"torch_dtype", "dtype", None}:
             self._state(self._found.values, "dtype", "auto")
@@ -308,13 +312,9 @@ class _Script:
                 self._found.values["reward_model_name_or_path"] = [*known, *models]
 
     def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
-        """Read the arguments of a call.
+        """Read the arguments of a call by trl's names of them, which are empty where they have no effect.
 
-        Args:
-            call: The call.
-            names: trl's names of arguments that are called otherwise there; empty for those that have no effect.
-            first: The name of its first argument without a keyword; empty where that needs no memory.
-            only: Whether no other arguments than those in `names` matter.
+        `first` names the first one without a keyword. With `only`, no others than those in `names` matter.
         """
         for argument, value, line in self._arguments(call, first):
             if only and argument not in names:
@@ -384,17 +384,15 @@ class _Script:
             yield Note(key="tuning", text=f"tuning=full ({why})", is_open=True)
 
     def _assumed(self) -> Iterator[Note]:
-        unread = self._found.unread.items()
-        stated = [f"{key}={show(value)}" for key, value in unread if not isinstance(value, ast.expr)]
+        unread = [pair for pair in self._found.unread.items() if not isinstance(pair[1], ast.expr)]
+        stated = [f"{key}={show(value)}" for key, value in unread]
         if stated:
             why = f"{self._name} does not read them where it loads the model"
             yield Note(key="", text=f"no effect of {', '.join(stated)}: {why}")
         unstated = [pair for pair in self._found.lines.items() if self._found.values.get(pair[0]) is None]
-        notes = (assumed_note(key, f"{self._where(line)} has no literal") for key, line in unstated)
-        yield from (note for note in notes if note is not None)
+        yield from filter(None, (assumed_note(key, f"{self._where(line)} has no literal") for key, line in unstated))
 
     def _literal_or(self, expression: ast.expr, other: object = None) -> object:
-        try:
+        with suppress(NoLiteralError):
             return self._evaluator.value(expression)
-        except NoLiteralError:
-            return other
+        return other

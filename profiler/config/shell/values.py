@@ -168,6 +168,7 @@ def calculated(expression: str, spelled: str, shell: Shell) -> Value:
     if len(expression) > _LONGEST:
         return unknown
     plain = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", expression).strip()
+    plain = _CHOICE.sub(r"(\2) if (\1) else (\3)", plain)
     try:
         (statement,) = parse_python(plain).body
     except (ForeignTextError, ValueError):
@@ -218,6 +219,9 @@ def _number(node: ast.expr, given: dict[str, str], shell: Shell, depth: int) -> 
             if first is None or second is None:
                 return None
             return int(_COMPARISONS[type(comparison)](first, second))
+        case ast.IfExp(test=test, body=body, orelse=other):
+            chosen = _number(test, given, shell, depth + 1)
+            return None if chosen is None else _number(body if chosen else other, given, shell, depth + 1)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
             return _combined(op, _number(left, given, shell, depth + 1), _number(right, given, shell, depth + 1))
     return None
@@ -244,10 +248,21 @@ _LONGEST_PROBE = 300
 _EXPR = re.compile(r"""(?:\$\(|`)\s*expr((?:\s+(?:\d+|\$\{?[A-Za-z_]\w*\}?|[-+/%]|\\\*|'\*'|"\*"))+)\s*[)`]""")
 """A calculation by `expr`, whose words are numbers, variables and operators: ``$(expr 16 / $nproc_per_node)``."""
 
+_CHOICE = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)")
+"""One choice, ``a > b ? a : b``, which Python spells in another order."""
+
+_COUNT = re.compile(
+    r"""\$\(\s*(?:echo|printf\s+['"]%s\\n['"])\s+"?\$\{?([A-Za-z_]\w*)\}?"?\s*\|\s*"""
+    r"""(?:awk\s+-F\s*['"]?,['"]?\s+'\{\s*print\s+NF\s*;?\s*\}'|tr\s+['"]?,['"]?\s+['"]\\n['"]\s*\|\s*wc\s+-l)\s*\)"""
+)
+"""How many parts a list with commas has: ``$(echo $CUDA_VISIBLE_DEVICES | tr ',' '\\n' | wc -l)``."""
+
 _UNSPLIT = re.compile(r"(?:\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\S)+")
 """A word of a value that the script spells with expansions, which may have spaces."""
 
 _EXPANSION = re.compile(r"[$`]")
+
+_LABEL = re.compile(r"\s*[A-Za-z][\w ]*:\s")
 
 
 def expanded_value(parts: Sequence[Part], shell: Shell, budget: Budget) -> Value:
@@ -262,7 +277,7 @@ def expanded(words: Sequence[Word], shell: Shell, budget: Budget) -> tuple[Item,
 
 def _items(word: Word, shell: Shell, budget: Budget) -> Iterator[Item]:
     arrays = [part for part in word.parts if isinstance(part, Parameter) and _is_array(part)]
-    if arrays:
+    if arrays and not is_label("".join(part.text for part in word.parts if isinstance(part, Literal))):
         found = _array_items(arrays[0], shell)
         budget.spend(COPY * (len(found) + 1))
         yield from found
@@ -280,6 +295,11 @@ def _items(word: Word, shell: Shell, budget: Budget) -> Iterator[Item]:
         yield from (Item(value=_spelled_value(text, value)) for text in _UNSPLIT.findall(value.text))
     else:
         yield Item(value=value)
+
+
+def is_label(text: str) -> bool:
+    """Return whether a text begins as a line of a log: ``Command: accelerate launch ...`` is shown, not started."""
+    return _LABEL.match(text) is not None
 
 
 def _spelled_value(text: str, whole: Value) -> Value:
@@ -311,6 +331,10 @@ def _part_value(part: Part, shell: Shell, budget: Budget) -> Value:
             sum_of = _EXPR.fullmatch(part.source) if is_short else None
             if sum_of is not None:
                 return calculated(re.sub(r"[\\'\"]", "", sum_of[1]), part.source, shell)
+            counted = _COUNT.fullmatch(part.source) if is_short else None
+            listed = shell.values.get(counted[1]) if counted is not None else None
+            if listed is not None:
+                return listed.mapped(lambda text: str(text.count(",") + 1), part.source)
             probe = _PROBE_OF_ASCEND.search(part.source) if is_short else None
             return Value(text=probe[2]) if probe else Value(text=part.source, is_known=False)
     return _parameter(part, shell, budget)

@@ -275,7 +275,8 @@ class _Reader:
             start = self.position
             end = self.text.find("`", start + 1)
             self.position = len(self.text) if end < 0 else end + 1
-            return [Opaque(source=self.text[start : self.position])]
+            is_comment = self.text.startswith("#", start + 1) and "\n" not in self.text[start : self.position]
+            return [] if is_comment else [Opaque(source=self.text[start : self.position])]
         if character == "$":
             return [self._dollar(depth, in_quotes=in_quotes)]
         self.position += 1

@@ -82,9 +82,13 @@ def _by_liger_loss(it: Described) -> bool:
     return it.file.get("use_liger_loss") is True
 
 
-def _kernel_of_loss(it: Described) -> object:
-    """Return `use_liger_kernel` as `GRPOConfig.__post_init__` overwrites it."""
-    return it.file.get("use_liger_loss")
+def _kernel_by(key: str) -> Callable[[Described], object]:
+    """Return `use_liger_kernel` as another key sets it."""
+    return lambda it: it.file.get(key)
+
+
+_OF_LIGER_LOSS = f"{_CONFIG}, v0.25.0 to v0.27.0, __post_init__; use_liger_loss is removed in v0.28.0"
+_OF_LIGER = f"{_SFT_TRAINER}, v0.14.0, AutoLigerKernelForCausalLM; sft_config.py, v0.17.0, __post_init__"
 
 
 def _never(_: Described) -> bool:
@@ -310,13 +314,8 @@ EFFECTS: tuple[Effect, ...] = (
     ),
     _effect("vllm_max_model_length", "0.18 to 0.25", _row, _GIVEN, f"{_TRAINER}, v0.18.0 to v0.25.1, max_model_len"),
     _effect("vllm_max_model_length", "0.22 to 0.26", _row, _GIVEN, f"{_RLOO_TRAINER}, v0.22.0, v0.26.2", _ONLY_RLOO),
-    _effect(
-        "use_liger_kernel",
-        "0.25 to 0.27",
-        _kernel_of_loss,
-        "use_liger_loss sets it",
-        f"{_CONFIG}, v0.25.0 to v0.27.0, __post_init__; use_liger_loss is removed in v0.28.0",
-    ),
+    _effect("use_liger_kernel", "0.25 to 0.27", _kernel_by("use_liger_loss"), "use_liger_loss sets it", _OF_LIGER_LOSS),
+    _effect("use_liger_kernel", "0.14 to 0.17", _kernel_by("use_liger"), "use_liger sets it", _OF_LIGER, _ONLY_SFT),
     *_effects_on_logprobs(),
     *_effects_on_label_loss(),
 )

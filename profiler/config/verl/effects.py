@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.verl.keys import BLOCK, RECOMPUTE
@@ -218,7 +219,8 @@ def effect_notes(
         notes.append(not_counted(f"the reward model {show(path)}"))
     critic, actor = flat.get("critic.model.path"), flat.get(f"{_MODEL}.path")
     is_stated = critic not in (None, actor, defaults.get("critic.model.path"))
-    if is_stated and flat.get("algorithm.adv_estimator", "gae") == "gae":
+    is_other = is_stated and canonical_model(str(critic)) != canonical_model(str(actor))
+    if is_other and flat.get("algorithm.adv_estimator", "gae") == "gae":
         notes.append(not_counted(f"the size of the critic {show(critic)} (that of the actor is taken)"))
     return tuple(notes)
 
@@ -276,6 +278,8 @@ def _is_default(key: str, value: object, flat: Mapping[str, object], defaults: M
         return True
     if _SAME_AS_DEFAULT.get(key.rpartition(".")[2]) == value:
         return True
+    if key == "actor_rollout_ref.ref.model.path":
+        return canonical_model(str(value)) == canonical_model(str(flat.get(f"{_MODEL}.path")))
     for other in ("actor_rollout_ref.ref.", "critic."):
         if key.startswith(other) and key.endswith(("tensor_model_parallel_size", "pipeline_model_parallel_size")):
             counted = f"actor_rollout_ref.actor.{key.removeprefix(other)}"

@@ -356,12 +356,18 @@ def _is_read_of_any(key: str) -> bool:
     return key in MEMORY_KEYS or key in FREE_KEYS or key.startswith(FREE_PREFIXES)
 
 
+_OF_EARLIER = "grad_offload"
+"""A key of FSDP before verl 0.3: later releases free the gradients that it moved to the host between updates."""
+
+
 def unknown_faults(key: str, stated: Mapping[str, object], release: Release, *, strict: bool) -> list[Fault]:
     """Return a fault for an unknown key that resembles one that matters, and for any if `strict`.
 
     A key that is stated as well was meant by its own name: the unknown one is of a fork, or of an older release.
     """
     section, _, name = key.rpartition(".")
+    if name == _OF_EARLIER and not strict:
+        return []
     value, known = stated[key], [each for each in memory_keys(release) if each not in stated or strict]
     siblings = [each.rpartition(".")[2] for each in known if each.rpartition(".")[0] == section]
     hint = nearest(name, siblings).replace("'", f"'{section}.", 1)

@@ -1,5 +1,6 @@
 """The keys of a job of verl from a run script, a file and overrides, in the form of a flat configuration."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +35,21 @@ _CONFIGURATIONS = {"": False, "ppo_trainer": False, "ppo_megatron_trainer": True
 """Verl's configurations, and whether they are Megatron's."""
 
 _DEFAULTS = "defaults"
+
+_FIRST_KEY = re.compile(r"(?:actor_rollout_ref\.(?:actor|ref)|critic\.model)\.fsdp_config\.grad_offload")
+"""A key of verl before 0.3 alone."""
+
+_KL_LOSS = "actor_rollout_ref.actor.use_kl_loss"
+
+_FIRST_DEFAULTS: Mapping[str, object] = {
+    "actor_rollout_ref.actor.entropy_coeff": 0.001,
+    "algorithm.use_kl_in_reward": True,
+}
+"""What the first releases of verl have by default, where later ones have 0 and false; the second, without a loss of KL.
+
+Source: pull requests 284, which removes `grad_offload` of FSDP, and 1770 of verl; `ray_trainer.py` of 0.2, which
+applies `apply_kl_penalty` unless `use_kl_loss` is true, and whose reference is always there.
+"""
 
 _OWN_SECTIONS = frozenset({"_self_", "hydra", "ppo_trainer", "ppo_megatron_trainer", "legacy_reward_impl"})
 
@@ -206,11 +222,17 @@ def joined(sources: Sequence[VerlSource]) -> VerlSource:
         faults += [fault for fault in source.faults if fault.key not in settled]
     if any(source.is_configuration for source in sources):
         faults = [fault for fault in faults if fault.key != _CONFIG_NAME]
+    added = frozenset[str]().union(*(source.added for source in sources))
+    first = next((key for key in values if _FIRST_KEY.fullmatch(key) and key not in added), None)
+    for key, default in _FIRST_DEFAULTS.items() if first is not None else ():
+        if key not in values and not (default is True and values.get(_KL_LOSS) is True):
+            values[key] = default
+            notes.append(Note(key=key, text=f"{key}={show(default)} (verl's default before 0.3, which has {first})"))
     return VerlSource(
         values=values,
         megatron=any(source.megatron for source in sources),
         names_engine=any(source.names_engine for source in sources),
-        added=frozenset().union(*(source.added for source in sources)),
+        added=added,
         notes=tuple(notes),
         faults=tuple(faults),
     )

@@ -48,9 +48,9 @@ def _is_reward(leaves: Mapping[str, object]) -> bool:
 
 
 def _attention(leaves: Mapping[str, object]) -> object:
-    """Return the attention: by its own key, or by the switch of each kind; sdpa is that of transformers."""
+    """Return the attention: by its own key, or by the switch of each kind; None is the default of transformers."""
     stated = next((name for key, name in _ATTENTION.items() if leaves.get(key) is True), None)
-    return leaves.get("attn_implementation") or stated or "sdpa"
+    return leaves.get("attn_implementation") or stated
 
 
 def _has_liger(leaves: Mapping[str, object]) -> bool:
@@ -162,7 +162,7 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         if leaves.get("lora_target_linear") is not True and not leaves.get("lora_target_modules"):
             yield refused("lora_target_modules", None, f"is absent, and {_NAME} has no default of it", "State it.")
     attention = _attention(leaves)
-    if attention not in _ATTENTION.values():
+    if attention not in (None, *_ATTENTION.values()):
         yield refused("attn_implementation", attention, "has no formula here", "Give attn_implementation= as well.")
     if leaves.get("gradient_checkpointing") not in (None, True, False):
         problem = f"moves activations to the host in {_NAME}, which has no formula here; only true or false"
@@ -186,7 +186,7 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
 def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     """Return what is not counted, and what its trainers do."""
     is_full = leaves.get("adapter") not in ("lora", "qlora")
-    if is_full and _attention(leaves) in ("sdpa", "eager") and _types(leaves)["dtype"] == "bfloat16":
+    if is_full and _attention(leaves) in (None, "sdpa", "eager") and _types(leaves)["dtype"] == "bfloat16":
         yield not_counted(f"that {_NAME} keeps embeddings and norms in float32 (the figure may be too low)")
     has_kernels = leaves.get("trust_remote_code") is not True and any(leaves.get(key) is not False for key in _KERNELS)
     if not is_full and leaves.get("lora_dropout") in (None, 0, 0.0) and has_kernels:

@@ -252,7 +252,6 @@ MS_SWIFT = Vocabulary(
         "per_device_train_batch_size": 1,
         "per_device_eval_batch_size": 1,
         "gradient_checkpointing": True,
-        "attn_implementation": "sdpa",
         "use_liger_kernel": False,
         "use_vllm": False,
         "optim": "adamw_torch_fused",
