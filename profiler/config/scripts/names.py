@@ -9,7 +9,7 @@ from typing import TypeGuard
 from profiler.config.files.vocabulary import BY_KEYS
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
-from profiler.config.trl.argument_keys import CONTAINERS
+from profiler.config.trl.argument_keys import CONTAINERS, LOADED, OF_OLD_TRAINERS
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
@@ -287,41 +287,6 @@ ANY = "**"
 SCORES = "ForSequenceClassification"
 """The end of classes of models that score rows."""
 
-BITSANDBYTES = {
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
-    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
-}
-"""trl's names of the fields of `BitsAndBytesConfig`."""
-
-LOADED = {
-    "pretrained_model_name_or_path": "model_name_or_path",
-    "torch_dtype": "dtype",
-    "dtype": "dtype",
-    "attn_implementation": "attn_implementation",
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-}
-"""trl's names of the arguments of `from_pretrained`."""
-
-OF_EARLY_TRAINERS = {
-    key: key
-    for key in (
-        "max_seq_length",
-        "packing",
-        "max_length",
-        "max_prompt_length",
-        "beta",
-        "loss_type",
-        "precompute_ref_log_probs",
-    )
-}
-"""trl's names of arguments that trainers before 0.16 took themselves; today those of their configurations."""
-
-_OF_OLD_TRAINERS = (*OF_EARLY_TRAINERS, "tokenizer", "max_target_length", "label_smoothing", "is_encoder_decoder")
-"""Arguments of trainers of preferences before 0.16."""
-
 
 def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
     """Refuse a trainer of preferences that takes what only one before 0.16 takes: that makes all logits.
@@ -329,7 +294,7 @@ def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
     Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16. Of several calls of a script, one may
     be for another release (`except TypeError`).
     """
-    for each in [each for each in call.keywords if each.arg in _OF_OLD_TRAINERS][:1]:
+    for each in [each for each in call.keywords if each.arg in OF_OLD_TRAINERS][:1]:
         problem = (
             f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
         )

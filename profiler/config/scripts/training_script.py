@@ -18,12 +18,9 @@ from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given
 from profiler.config.scripts.evaluation import Evaluator, NoLiteralError
 from profiler.config.scripts.names import (
     ANY,
-    BITSANDBYTES,
     CAUSAL,
-    LOADED,
     LOADER,
     NAMES_OF_MODELS,
-    OF_EARLY_TRAINERS,
     PREPARES,
     RECIPES,
     RECOMPUTES,
@@ -44,7 +41,14 @@ from profiler.config.scripts.names import (
 )
 from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
-from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
+from profiler.config.trl.argument_keys import (
+    BITSANDBYTES,
+    KEY_OF,
+    LOADED,
+    NEUTRAL_VALUES,
+    OF_EARLY_TRAINERS,
+    is_trl_key,
+)
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe

@@ -238,3 +238,39 @@ def is_trl_key(key: str) -> bool:
     """Return whether a recipe of trl may have `key` at its top level, in any version that is read."""
     is_todays = key in KEY_OF or key in FREE_KEYS or key in MODEL_KEYS or key in NEUTRAL_VALUES or key in CONTAINERS
     return is_todays or any(key in keys for keys in KEY_VERSIONS.values())
+
+
+BITSANDBYTES = {
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
+}
+"""trl's names of the fields of `BitsAndBytesConfig`."""
+
+LOADED = {
+    "pretrained_model_name_or_path": "model_name_or_path",
+    "torch_dtype": "dtype",
+    "dtype": "dtype",
+    "attn_implementation": "attn_implementation",
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+}
+"""trl's names of the arguments of `from_pretrained`."""
+
+OF_EARLY_TRAINERS = {
+    key: key
+    for key in (
+        "max_seq_length",
+        "packing",
+        "max_length",
+        "max_prompt_length",
+        "beta",
+        "loss_type",
+        "precompute_ref_log_probs",
+    )
+}
+"""trl's names of arguments that trainers before 0.16 took themselves; today those of their configurations."""
+
+OF_OLD_TRAINERS = (*OF_EARLY_TRAINERS, "tokenizer", "max_target_length", "label_smoothing", "is_encoder_decoder")
+"""Arguments of trainers of preferences before 0.16."""
