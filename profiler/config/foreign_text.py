@@ -7,11 +7,9 @@ format.
 import ast
 import json
 import re
-import sys
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -133,74 +131,6 @@ def parse_python(text: str) -> ast.Module:
         raise ForeignTextError("has expressions that are nested too deep") from error
     except (SyntaxError, ValueError) as error:
         raise ForeignTextError(f"is not valid Python ({_one_line(error)})") from error
-
-
-ModuleReader = Callable[[str], str | None]
-"""Returns the text of a module of the user by its path, ``a/b.py``; None if there is none."""
-
-
-def add_modules(tree: ast.Module, read: ModuleReader | None, where: Callable[[int], str]) -> Callable[[int], str]:
-    """Add to a script what it takes from modules of its own, and return how sentences name a line of both.
-
-    Args:
-        tree: The script. Names that are found in a module are no longer imported.
-        read: Returns the text of a module; None if none is read.
-        where: How sentences name a line of the script.
-    """
-    if read is None:
-        return where
-    modules: dict[str, dict[str, list[ast.stmt]]] = {}
-    asked = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    while asked and len(modules) < _MOST_MODULES:
-        node = asked.pop(0)
-        path = f"{(node.module or '').replace('.', '/')}.py"
-        if path.partition("/")[0].removesuffix(".py") in _LIBRARIES:
-            continue
-        if path not in modules:
-            text = read(path)
-            modules[path] = _defined(text, len(modules) + 1) if text is not None else {}
-        left = [each.name for each in node.names if each.asname is None and each.name in modules[path]]
-        node.names = [each for each in node.names if each.name not in left]
-        while left:
-            for statement in modules[path].pop(left.pop(), ()):
-                tree.body.append(statement)
-                asked += [statement] if isinstance(statement, ast.ImportFrom) else []
-                left += [each.id for each in ast.walk(statement) if isinstance(each, ast.Name)]
-    names = list(modules)
-
-    def said(line: int) -> str:
-        return where(line) if line < _APART else f"line {line % _APART} of {names[line // _APART - 1]}"
-
-    return said
-
-
-_APART, _MOST_MODULES = 1_000_000, 20
-"""Lines by which those of each module are moved, and how many modules are read."""
-
-_LIBRARIES = (
-    *("", "trl", "transformers", "peft", "torch", "datasets", "accelerate", "unsloth", "vllm", "bitsandbytes"),
-    *sys.stdlib_module_names,
-)
-
-
-def _defined(text: str, number: int) -> dict[str, list[ast.stmt]]:
-    """Return the statements of a module that bind each name, their lines moved; none if it is not valid Python."""
-    found: dict[str, list[ast.stmt]] = {}
-    try:
-        body = parse_python(text).body
-    except ForeignTextError:
-        return found
-    for each in body:
-        ast.increment_lineno(each, number * _APART)
-        names = [alias.asname or alias.name for alias in each.names] if isinstance(each, ast.ImportFrom) else []
-        if isinstance(each, ast.FunctionDef | ast.ClassDef):
-            names = [each.name]
-        elif isinstance(each, ast.Assign | ast.AnnAssign):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            names = [target.id for target in targets if isinstance(target, ast.Name)]
-        for name in names:
-            found.setdefault(name, []).append(each)
-    return found
 
 
 def _check_size(size_bytes: int, most_bytes: int) -> None:

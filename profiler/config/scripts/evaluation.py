@@ -11,29 +11,33 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from profiler.config.files.own_sections import FileKeys
+from profiler.config.files.arguments import OutsideValue, OutsideValues
+from profiler.config.files.own_sections import (
+    ANY_KEY,
+    MOST_DIGITS,
+    FileKeys,
+    NoLiteralError,
+    contained,
+    extreme_of,
+    item_of,
+    number_of,
+)
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import Declared, Fields, Given, OutsideValue, OutsideValues
-from profiler.config.scripts.names import arguments_of, attributes_set, bound_once, called_name, owner_name
-
-_ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
-"""What is true on every card since Ampere; the other value has as many bytes."""
-
-_ASKS_FOR_GPU = ("cuda", "is_available")
-"""What is true where memory of a GPU is asked for."""
-
-_ASKS_FOR_ADAPTER = "is_adapter_model"
-"""What alignment-handbook asks before it loads an adapter's base; an answer is for a model of which none is known."""
-
-_LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
-"""Functions that return the content of a file with keys."""
-
-_COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download")
-"""Functions that return what they get: two of OmegaConf, and one whose folder has the model of its name."""
-
-_MOST_DIGITS = 15
-"""Longest number that arithmetic may make."""
+from profiler.config.scripts.declared import Declared, Fields, Given, Open, SetItems, entries_of
+from profiler.config.scripts.names import (
+    ASKS_FOR_ADAPTER,
+    ASKS_FOR_BFLOAT16,
+    ASKS_FOR_GPU,
+    COPIES,
+    LOADS,
+    arguments_of,
+    attributes_set,
+    bound_once,
+    called_name,
+    owner_name,
+    runs_always,
+)
 
 _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
@@ -42,10 +46,6 @@ _Table = Mapping[type[ast.AST], Callable[..., Any]]
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 _COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
 _ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
-
-
-class NoLiteralError(ValueError):
-    """An expression whose value is not in the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,7 @@ class Evaluator:
         self._outside = OutsideValues(tree, declared.functions)
         self._declared, self._given = declared, given
         self._local: list[dict[str, object]] = []
+        self._items = SetItems(tree, self._or_open, self._is_met)
         self._steps = 0
         self.taken: list[str] = []
         """What values from outside were read, which have the script's default."""
@@ -81,6 +82,15 @@ class Evaluator:
         """
         self._steps = 0
         return _plain(self._value(expression, 0))
+
+    def entries(self, expression: ast.expr) -> dict[str, object]:
+        """Return the entries of a mapping, with an expression for each whose value is not in the file.
+
+        Raises:
+            NoLiteralError: Its keys are not in the file.
+        """
+        self._steps = 0
+        return {key: _or_expression(inner) for key, inner in entries_of(self._value(expression, 0)).items()}
 
     def holds(self, test: ast.expr) -> bool | None:
         """Return whether a condition holds; None where that is not in the file."""
@@ -112,7 +122,9 @@ class Evaluator:
             case ast.Call():
                 return self._call(expression, depth)
             case ast.Subscript(value=owner, slice=key):
-                return _item(self._value(owner, depth + 1), self._value(key, depth + 1))
+                mapping, name = self._value(owner, depth + 1), self._value(key, depth + 1)
+                stated = self._item_set(owner, show(name), depth) if isinstance(mapping, FileKeys) else None
+                return item_of(mapping, name) if stated is None else stated
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part, depth) for part in parts)
             case ast.IfExp(test=test, body=body, orelse=other):
@@ -174,7 +186,7 @@ class Evaluator:
             return _Instance(kind=self._declared.classes[name], given={})
         try:
             if stated is not None:
-                return self._value(stated, depth + 1)
+                return self._items.added(name, self._value(stated, depth + 1), depth)
         except NoLiteralError:
             if not isinstance(stated, ast.Call):
                 raise
@@ -200,15 +212,15 @@ class Evaluator:
     def _call(self, call: ast.Call, depth: int) -> object:
         match call:
             case ast.Call() if (
-                called_name(call) in _ASKS_FOR_BFLOAT16 or (owner_name(call), called_name(call)) == _ASKS_FOR_GPU
+                called_name(call) in ASKS_FOR_BFLOAT16 or (owner_name(call), called_name(call)) == ASKS_FOR_GPU
             ):
                 return True
-            case ast.Call() if called_name(call) == _ASKS_FOR_ADAPTER:
+            case ast.Call() if called_name(call) == ASKS_FOR_ADAPTER:
                 return False
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
-                return _number(kind, self._value(inner, depth + 1))
+                return number_of(kind, self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_], keywords=[]):
-                return _extreme(name, [self._value(each, depth + 1) for each in call.args])
+                return extreme_of(name, [self._value(each, depth + 1) for each in call.args])
             case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):
                 return self._is_met(inner, depth)
             case ast.Call(func=ast.Name(id="str"), args=[inner], keywords=[]):
@@ -216,7 +228,7 @@ class Evaluator:
             case ast.Call(func=ast.Name(id="dict"), args=args) if len(args) <= 1:
                 named = [(ast.Constant(value=each.arg) if each.arg else None, each.value) for each in call.keywords]
                 return self._dictionary([*((None, each) for each in args), *named], depth)
-            case ast.Call(args=[inner, *_]) if called_name(call) in _COPIES:
+            case ast.Call(args=[inner, *_]) if called_name(call) in COPIES:
                 return self._value(inner, depth + 1)
             case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[inner]):
                 return self._as_dictionary(self._value(inner, depth + 1), depth)
@@ -230,16 +242,20 @@ class Evaluator:
                 return self._instance(self._declared.classes[name], call, depth)
             case ast.Call(func=ast.Name(id=name)) if name in self._declared.functions:
                 return self._returned(self._declared.functions[name], call, depth)
-            case ast.Call() if called_name(call) in _LOADS and (self._given.recipe or self._given.own_file):
+            case ast.Call() if called_name(call) in LOADS and (self._given.recipe or self._given.own_file):
                 return self._given.recipe or self._given.own_file
         raise NoLiteralError
 
     def _looked_up(self, owner: ast.expr, name: str, default: list[ast.expr], depth: int) -> object:
         """Return the value of a key or its default; of what may be any section of a file no default is known."""
         mapping = self._value(owner, depth + 1)
+        if isinstance(mapping, FileKeys) and (value := self._item_set(owner, name, depth)) is not None:
+            return value
         if isinstance(mapping, Mapping) and name in mapping:
             return mapping[name]
-        if not isinstance(mapping, Mapping) or (isinstance(mapping, FileKeys) and mapping.is_open):
+        if not isinstance(mapping, Mapping) or ANY_KEY in mapping:
+            raise NoLiteralError
+        if isinstance(mapping, FileKeys) and mapping.is_open:
             raise NoLiteralError
         return self._value(default[0], depth + 1) if default else None
 
@@ -272,7 +288,7 @@ class Evaluator:
     def _returned(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> object:
         """Return what a function returns that has one `return`, which runs whenever the function does."""
         returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
-        if len(returns) != 1 or returns[0].value is None or not _is_certain(function.body, returns[0]):
+        if len(returns) != 1 or returns[0].value is None or not runs_always(function.body, returns[0]):
             raise NoLiteralError
         if len(self._local) > MOST_DEPTH // 4:
             raise NoLiteralError
@@ -294,14 +310,25 @@ class Evaluator:
     def _dictionary(self, pairs: Iterable[tuple[ast.expr | None, ast.expr]], depth: int) -> dict[str, object]:
         found: dict[str, object] = {}
         for key, value in pairs:
-            inner = self._value(value, depth + 1)
             if key is not None:
-                found[show(self._value(key, depth + 1))] = inner
-            elif isinstance(several := _plain(inner), Mapping):
-                found.update(several)
+                found[show(self._value(key, depth + 1))] = self._or_open(value, depth)
             else:
-                raise NoLiteralError
+                found.update(entries_of(self._value(value, depth + 1)))
         return found
+
+    def _or_open(self, expression: ast.expr, depth: int) -> object:
+        try:
+            return self._value(expression, depth + 1)
+        except NoLiteralError:
+            return Open(expression=expression)
+
+    def _item_set(self, owner: ast.expr, key: str, depth: int) -> object:
+        """Return what a script sets in a user's file that it has read, or name the line that may; None for nothing."""
+        value, lines = self._items.found(ast.unparse(owner), key, depth)
+        self.taken += [f"{ast.unparse(owner)}[{key}], which line {line} may set," for line in lines]
+        if isinstance(value, Open):
+            raise NoLiteralError
+        return value
 
     def _text(self, part: ast.expr, depth: int) -> str:
         match part:
@@ -324,7 +351,7 @@ class Evaluator:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 first, second = _plain(self._value(left, depth + 1)), self._value(right, depth + 1)
                 if isinstance(op, ast.In | ast.NotIn):
-                    return _contains(second, first) is isinstance(op, ast.In)
+                    return contained(second, first) is isinstance(op, ast.In)
                 second = _plain(second)
                 orders = _ORDERS if isinstance(first, int | float) and isinstance(second, int | float) else {}
                 if (compare := {**_COMPARISONS, **orders}.get(type(op))) is not None:
@@ -337,7 +364,7 @@ class Evaluator:
             return left + right
         if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
             raise NoLiteralError
-        if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
+        if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**MOST_DIGITS:
             raise NoLiteralError
         return int(_ARITHMETIC[kind](left, right))
 
@@ -349,7 +376,7 @@ def _plain(value: object) -> object:
         NoLiteralError: It is of the script's own, or not known.
     """
     match value:
-        case _Namespace() | _Instance() | FileKeys(is_open=True):
+        case _Namespace() | _Instance() | Open() | FileKeys(is_open=True):
             raise NoLiteralError
         case FileKeys():
             return value.all()
@@ -360,41 +387,13 @@ def _plain(value: object) -> object:
     return value
 
 
-def _contains(owner: object, key: object) -> bool:
-    match owner:
-        case FileKeys(is_open=False) | dict():
-            return show(key) in owner
-        case list():
-            return key in owner
-    raise NoLiteralError
-
-
-def _item(owner: object, key: object) -> object:
-    match owner, key:
-        case Mapping(), _ if show(key) in owner:
-            return owner[show(key)]
-        case list(), int() if -len(owner) <= key < len(owner):
-            return owner[key]
-    raise NoLiteralError
-
-
-def _extreme(name: str, values: list[object]) -> object:
-    """Return what `min` or `max` returns for whole numbers."""
-    numbers = [each for each in values if isinstance(each, int)]
-    if len(numbers) < len(values):
-        raise NoLiteralError
-    return min(numbers) if name == "min" else max(numbers)
-
-
-def _number(kind: str, value: object) -> int | float:
-    if not isinstance(value, int | float | str) or len(str(value)) > _MOST_DIGITS:
-        raise NoLiteralError
+def _or_expression(value: object) -> object:
+    """Return the value of an entry, or an expression for it where not all of it is in the file."""
     try:
-        return int(value) if kind == "int" else float(value)
-    except ValueError as error:
-        raise NoLiteralError from error
-
-
-def _is_certain(body: list[ast.stmt], wanted: ast.Return) -> bool:
-    """Return whether a statement runs whenever its function does."""
-    return any(each is wanted or (isinstance(each, ast.With) and _is_certain(each.body, wanted)) for each in body)
+        return _plain(value)
+    except NoLiteralError:
+        if isinstance(value, Open):
+            return value.expression
+    inner: dict[str, Any] = {key: _or_expression(each) for key, each in entries_of(value).items()}
+    values = [each if isinstance(each, ast.expr) else ast.Constant(value=each) for each in inner.values()]
+    return ast.Dict(keys=[ast.Constant(value=key) for key in inner], values=values)

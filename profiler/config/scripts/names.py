@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -31,6 +31,11 @@ def owner_name(call: ast.Call) -> str:
         case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name
     return ""
+
+
+def has_name(base: ast.expr) -> TypeGuard[ast.Name | ast.Attribute]:
+    """Return whether what a class derives from has a name."""
+    return isinstance(base, ast.Name | ast.Attribute)
 
 
 def of_classes(derived: Mapping[str, str], recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
@@ -203,12 +208,17 @@ def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.ex
                 yield from _certain_assignments(inner)
 
 
+def runs_always(body: list[ast.stmt], wanted: ast.Return) -> bool:
+    """Return whether a statement runs whenever its function does."""
+    return any(each is wanted or (isinstance(each, ast.With) and runs_always(each.body, wanted)) for each in body)
+
+
 def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, int]]:
     """Return the attributes that a script sets on its names, with the value and the line.
 
     The value is an expression without one where several statements set it, or one under a condition.
     """
-    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or _is_main(node))]
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or is_main(node))]
     certain = {id(statement) for body in bodies for statement in body}
     found: dict[tuple[str, str], tuple[ast.expr, int]] = {}
     for node in ast.walk(tree):
@@ -221,44 +231,9 @@ def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, in
     return found
 
 
-def _is_main(node: ast.AST) -> TypeGuard[ast.If]:
+def is_main(node: ast.AST) -> TypeGuard[ast.If]:
     """Return whether a statement asks whether the script is started."""
     return isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "__name__"
-
-
-def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Return each module that the script imports, with the name that it takes from it; empty for the module itself.
-
-    A module of the script's own package begins with a dot.
-    """
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from ((each.name, "") for each in names)
-            case ast.ImportFrom(module=module, names=names, level=level):
-                yield from (("." * level + (module or ""), each.name) for each in names)
-
-
-def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
-    """Return whether a script imports its trainer or its arguments, and nothing of trl.
-
-    Args:
-        names: As `imported` returns them.
-    """
-    modules = {module.partition(".")[0] for module, _ in names}
-    return "trl" not in modules and any(name in RECIPES or name in TRAINERS for _, name in names)
-
-
-def changed_trainers(names: Collection[tuple[str, str]], called: Collection[str]) -> Iterator[Note]:
-    """Return a note per trainer of a trl that another module than trl gives to a script.
-
-    Args:
-        names: As `imported` returns them.
-        called: The trainers that the script calls.
-    """
-    for module, name in names:
-        if name in called and name in TRAINERS and module.partition(".")[0] not in ("trl", "unsloth"):
-            yield Note(key="", text=f"{name} of {module} as trl's (that module may change it)")
 
 
 def entries(expression: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -363,3 +338,19 @@ class Found:
         what = f"embedding, norms and head in float32, to which {where(line)} casts them"
         self.notes.append(not_counted(f"{what} (the figure may be too low)"))
         return False
+
+
+ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
+"""What is true on every card since Ampere; the other value has as many bytes."""
+
+ASKS_FOR_GPU = ("cuda", "is_available")
+"""What is true where memory of a GPU is asked for."""
+
+ASKS_FOR_ADAPTER = "is_adapter_model"
+"""What alignment-handbook asks before it loads an adapter's base; an answer is for a model of which none is known."""
+
+LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
+"""Functions that return the content of a file with keys."""
+
+COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download")
+"""Functions that return what they get: two of OmegaConf, and one whose folder has the model of its name."""

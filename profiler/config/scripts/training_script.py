@@ -10,12 +10,12 @@ from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_sizes, uncut_note
 from profiler.config.files.foreign_formats import other_configs, other_program
+from profiler.config.files.own_sections import NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
-from profiler.config.foreign_text import add_modules
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given, derived_trainers, own_trainers
-from profiler.config.scripts.evaluation import Evaluator, NoLiteralError
+from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given
+from profiler.config.scripts.evaluation import Evaluator
 from profiler.config.scripts.names import (
     ANY,
     CAUSAL,
@@ -30,13 +30,18 @@ from profiler.config.scripts.names import (
     Where,
     by_recipe,
     called_name,
-    changed_trainers,
     given_argument,
-    imported,
     of_classes,
     of_old_trainer,
     owner_name,
     parse_script,
+)
+from profiler.config.scripts.own_code import (
+    add_modules,
+    changed_trainers,
+    derived_trainers,
+    imported,
+    own_trainers,
     trains_without_trl,
 )
 from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
@@ -337,24 +342,31 @@ class _Script:
         named = [(keyword.arg, keyword.value) for keyword in call.keywords]
         for argument, expression in [*[(first, value) for value in call.args[:1] if first], *named]:
             self._evaluator.taken.clear()
-            try:
-                value = self._evaluator.value(expression)
-            except NoLiteralError:
-                value = expression
-            else:
+            if argument is None:
+                yield from self._spread(call, expression)
+                continue
+            value = self._literal_or(expression, expression)
+            if not isinstance(value, ast.expr):
                 self._note_defaults(argument, value, expression.lineno)
-            if argument is not None:
-                yield argument, value, expression.lineno
-            elif isinstance(value, Mapping):
-                for key, inner in value.items():
-                    yield str(key), inner, expression.lineno
-            else:
-                where = f"{called_name(call)}, {self._where(expression.lineno)}"
-                self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
-                yield ANY, expression, expression.lineno
+            yield argument, value, expression.lineno
 
-    def _note_defaults(self, argument: str | None, value: object, line: int) -> None:
-        if self._evaluator.taken and argument is not None:
+    def _spread(self, call: ast.Call, expression: ast.expr) -> Iterator[tuple[str, object, int]]:
+        """Return each entry of a mapping that a call passes on by ``**``."""
+        try:
+            entries = self._evaluator.entries(expression)
+        except NoLiteralError:
+            entries = {ANY: expression}
+        where = f"{called_name(call)}, {self._where(expression.lineno)}"
+        if taken := list(dict.fromkeys(self._evaluator.taken)):
+            text = f"the defaults of {', '.join(taken)} in what ** adds to {where}"
+            self._found.notes.append(Note(key="", text=text))
+        if ANY in entries:
+            self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
+        for key, value in entries.items():
+            yield key, value, getattr(value, "lineno", expression.lineno)
+
+    def _note_defaults(self, argument: str, value: object, line: int) -> None:
+        if self._evaluator.taken:
             of = " and ".join(dict.fromkeys(self._evaluator.taken))
             key = "model" if argument in NAMES_OF_MODELS else KEY_OF.get(argument, "")
             text = f"{argument}={show(value)} (the default of {of} in {self._where(line)})"
