@@ -272,7 +272,7 @@ class OutsideValues:
         for call in calls:
             for name, found in _declared_option(call):
                 self._options[name] = None if name in self._options else found
-        self._namespaces = set(_namespaces(tree, functions))
+        self._namespaces = _namespaces(tree, functions)
 
     def options(self) -> Iterator[tuple[str, OutsideValue]]:
         """Return every option that is declared once, with the name of its attribute."""
@@ -289,8 +289,9 @@ class OutsideValues:
         match expression:
             case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in self._namespaces:
                 return self._options.get(name)
-            case ast.Call(args=[ast.Constant(value=str(name)), default], keywords=[]) if _reads_environment(expression):
-                return OutsideValue(name=f"${name}", default=default)
+            case ast.Call(args=[name, default], keywords=[]) if _reads_environment(expression):
+                variable = f"${ast.literal_eval(name)}" if isinstance(name, ast.Constant) else "an environment variable"
+                return OutsideValue(name=variable, default=default)
         return None
 
 
@@ -342,33 +343,42 @@ def _of_switch(action: ast.expr | None) -> ast.expr | None:
     return None
 
 
-def _parses(call: ast.expr, functions: Mapping[str, ast.FunctionDef]) -> bool:
-    """Return whether a call is of `parse_args`, or of a function of the script that returns what this does."""
-    match call:
+def _namespaces(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> set[str]:
+    """Return the names of what `parse_args` returns, also where functions of the script return or get it."""
+    found: set[str] = set()
+    returned = {
+        name: [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+        for name, node in functions.items()
+    }
+    before = -1
+    while before < len(found):
+        before = len(found)
+        makers = {name for name, values in returned.items() if len(values) == 1 and _parses(values[0], found, ())}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _parses(value, found, makers):
+                    found.add(name)
+                case ast.Call(func=ast.Name(id=name), args=args) if name in functions:
+                    pairs = zip(functions[name].args.args, args, strict=False)
+                    found.update(each.arg for each, value in pairs if _parses(value, found, makers))
+                case ast.Assign(
+                    targets=[ast.Tuple(elts=[ast.Name(id=name), _])],
+                    value=ast.Call(func=ast.Attribute(attr="parse_known_args")),
+                ):
+                    found.add(name)
+    return found
+
+
+def _parses(value: ast.expr | None, namespaces: Collection[str], makers: Collection[str]) -> bool:
+    """Return whether an expression is what `parse_args` returns."""
+    match value:
         case ast.Call(func=ast.Attribute(attr="parse_args")):
             return True
-        case ast.Call(func=ast.Name(id=name)) if name in functions:
-            returned = [node.value for node in ast.walk(functions[name]) if isinstance(node, ast.Return)]
-            parsed = [
-                value for value in returned if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-            ]
-            return len(returned) == 1 and len(parsed) == 1 and _parses(parsed[0], {})
+        case ast.Call(func=ast.Name(id=name)):
+            return name in makers
+        case ast.Name(id=name):
+            return name in namespaces
     return False
-
-
-def _namespaces(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> Iterator[str]:
-    """Return the names of what `parse_args` returns, also as the parameter of a function that gets it."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _parses(value, functions):
-                yield name
-            case ast.Call(func=ast.Name(id=name), args=[first]) if name in functions and _parses(first, functions):
-                yield from (each.arg for each in functions[name].args.args[:1])
-            case ast.Assign(
-                targets=[ast.Tuple(elts=[ast.Name(id=name), _])],
-                value=ast.Call(func=ast.Attribute(attr="parse_known_args")),
-            ):
-                yield name
 
 
 def _reads_environment(call: ast.Call) -> bool:

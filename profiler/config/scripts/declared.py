@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from profiler.config.files.own_sections import ANY_KEY, FileKeys, NoLiteralError
-from profiler.config.scripts.names import RECIPES, called_name, has_name, is_main
-from profiler.config.scripts.own_code import ModuleReader
+from profiler.config.scripts.names import OWN, RECIPES, ModuleReader, called_name, has_name, is_main
 
 PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
 """Parsers that fill dataclasses from the command line, the last of alignment-handbook."""
@@ -112,7 +111,7 @@ class Declared:
         own.update({} if of_trl else _constants(node))
         inherited = {key: value for each in above for key, value in each.defaults.items()}
         self.classes[node.name] = Fields(
-            name=node.name,
+            name=node.name.removeprefix(OWN),
             of_trl=of_trl,
             defaults={**inherited, **own},
             names=names.union(*(each.names for each in above)),

@@ -14,7 +14,6 @@ from typing import Any
 from profiler.config.files.arguments import OutsideValue, OutsideValues
 from profiler.config.files.own_sections import (
     ANY_KEY,
-    MOST_DIGITS,
     FileKeys,
     NoLiteralError,
     contained,
@@ -34,8 +33,10 @@ from profiler.config.scripts.names import (
     arguments_of,
     attributes_set,
     bound_once,
+    calculated,
     called_name,
     owner_name,
+    plain_name,
     runs_always,
 )
 
@@ -43,7 +44,6 @@ _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
 
 _Table = Mapping[type[ast.AST], Callable[..., Any]]
-_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 _COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
 _ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
 
@@ -122,9 +122,9 @@ class Evaluator:
             case ast.Call():
                 return self._call(expression, depth)
             case ast.Subscript(value=owner, slice=key):
-                mapping, name = self._value(owner, depth + 1), self._value(key, depth + 1)
-                stated = self._item_set(owner, show(name), depth) if isinstance(mapping, FileKeys) else None
-                return item_of(mapping, name) if stated is None else stated
+                mapping, item = self._value(owner, depth + 1), self._value(key, depth + 1)
+                stated = self._item_set(owner, show(item), depth) if isinstance(mapping, FileKeys) else None
+                return item_of(mapping, item) if stated is None else stated
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part, depth) for part in parts)
             case ast.IfExp(test=test, body=body, orelse=other):
@@ -136,13 +136,12 @@ class Evaluator:
             case ast.Dict(keys=keys, values=values):
                 return self._dictionary(zip(keys, values, strict=True), depth)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                positive = self._value(operand, depth + 1)
-                if isinstance(positive, int | float):
+                if isinstance(positive := self._value(operand, depth + 1), int | float):
                     return -positive
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not self._is_met(operand, depth)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._calculated(type(op), self._value(left, depth + 1), self._value(right, depth + 1))
+                return calculated(type(op), self._or_open(left, depth), self._value(right, depth + 1))
             case ast.Compare():
                 return self._is_met(expression, depth)
         raise NoLiteralError
@@ -155,7 +154,7 @@ class Evaluator:
                 try:
                     return self._value(stated, depth + 1)
                 except NoLiteralError:
-                    self.taken.append(f"{owner}.{name}, which line {line} may set,")
+                    self.taken.append(f"{plain_name(owner)}.{name}, which line {line} may set,")
                 finally:
                     self._sets[owner, name] = stated, line
         return None
@@ -228,8 +227,15 @@ class Evaluator:
             case ast.Call(func=ast.Name(id="dict"), args=args) if len(args) <= 1:
                 named = [(ast.Constant(value=each.arg) if each.arg else None, each.value) for each in call.keywords]
                 return self._dictionary([*((None, each) for each in args), *named], depth)
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="path"), attr="join"), args=[first, *others]):
+                joined = self._or_open(first, depth)
+                for each in others:
+                    joined = calculated(ast.Div, joined, self._value(each, depth + 1))
+                return joined
             case ast.Call(args=[inner, *_]) if called_name(call) in COPIES:
                 return self._value(inner, depth + 1)
+            case ast.Call(func=ast.Attribute(value=owner, attr="strip" | "lower" as method), args=[]):
+                return getattr(str(_plain(self._value(owner, depth + 1))), method)()
             case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[inner]):
                 return self._as_dictionary(self._value(inner, depth + 1), depth)
             case ast.Call(func=ast.Attribute(attr="parse_args")):
@@ -325,7 +331,7 @@ class Evaluator:
     def _item_set(self, owner: ast.expr, key: str, depth: int) -> object:
         """Return what a script sets in a user's file that it has read, or name the line that may; None for nothing."""
         value, lines = self._items.found(ast.unparse(owner), key, depth)
-        self.taken += [f"{ast.unparse(owner)}[{key}], which line {line} may set," for line in lines]
+        self.taken += [f"{plain_name(ast.unparse(owner))}[{key}], which line {line} may set," for line in lines]
         if isinstance(value, Open):
             raise NoLiteralError
         return value
@@ -358,15 +364,6 @@ class Evaluator:
                     return bool(compare(first, second))
                 raise NoLiteralError
         return bool(_plain(self._value(test, depth + 1)))
-
-    def _calculated(self, kind: type[ast.operator], left: object, right: object) -> int | str:
-        if kind is ast.Add and isinstance(left, str) and isinstance(right, str):
-            return left + right
-        if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
-            raise NoLiteralError
-        if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**MOST_DIGITS:
-            raise NoLiteralError
-        return int(_ARITHMETIC[kind](left, right))
 
 
 def _plain(value: object) -> object:

@@ -1,11 +1,13 @@
 """Names in the syntax tree of a Python script, those of the calls that configure a training, and what these say."""
 
 import ast
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
+from profiler.config.files.own_sections import MOST_DIGITS, NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
@@ -15,6 +17,13 @@ from profiler.domain.trials.recipe import Recipe
 
 Where = Callable[[int], str]
 """Returns how a sentence names a line of a script."""
+
+
+ModuleReader = Callable[[str], str | None]
+"""Returns the text of a module of the user by its path, ``a/b.py``; None if there is none."""
+
+OWN = "own "
+"""What is before the name of a script's own class that has the name of one of trl's."""
 
 
 def called_name(call: ast.Call) -> str:
@@ -159,8 +168,14 @@ def arguments_of(function: ast.FunctionDef, call: ast.Call, *, with_defaults: bo
     if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
         names = names[1:]
     stated.update(zip(names, call.args, strict=False))
-    stated.update({each.arg: each.value for each in call.keywords if each.arg is not None})
+    own = {plain_name(each.arg): each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+    stated.update({own.get(each.arg, each.arg): each.value for each in call.keywords if each.arg is not None})
     return stated
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a script has for a variable, also where others of that name made another one of it."""
+    return name.rpartition(".")[2]
 
 
 def parse_script(text: str) -> ast.Module:
@@ -206,6 +221,28 @@ def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.ex
                 yield from _certain_assignments([each for each in inner if isinstance(each, ast.FunctionDef)])
             case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
                 yield from _certain_assignments(inner)
+
+
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+
+def calculated(kind: type[ast.operator], left: object, right: object) -> int | str:
+    """Return what arithmetic of whole numbers, a sum of texts or a path returns.
+
+    The part of a path that is not in the file is its folder: ``here / "models" / "Qwen3-8B"`` is ./models/Qwen3-8B.
+
+    Raises:
+        NoLiteralError: It is none of these.
+    """
+    if kind is ast.Div and isinstance(right, str):
+        return f"{left}/{right}" if isinstance(left, str) else f"./{right}"
+    if kind is ast.Add and isinstance(left, str) and isinstance(right, str):
+        return left + right
+    if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
+        raise NoLiteralError
+    if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**MOST_DIGITS:
+        raise NoLiteralError
+    return int(_ARITHMETIC[kind](left, right))
 
 
 def runs_always(body: list[ast.stmt], wanted: ast.Return) -> bool:
@@ -352,5 +389,5 @@ ASKS_FOR_ADAPTER = "is_adapter_model"
 LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
 """Functions that return the content of a file with keys."""
 
-COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download")
-"""Functions that return what they get: two of OmegaConf, and one whose folder has the model of its name."""
+COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download", "Path")
+"""Functions that return what they get: two of OmegaConf, one whose folder has the model of its name, and a path."""

@@ -1,50 +1,135 @@
-"""What a script takes from modules of its own: statements, changed trainers, and names of trl's."""
+"""What a script is made of: modules of its own, other names of trl's classes, and cells that are not valid Python."""
 
 import ast
+import copy
+import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from profiler.config.foreign_text import ForeignTextError, parse_python
 from profiler.config.notes import Note
-from profiler.config.scripts.names import RECIPES, TRAINERS, has_name
-
-ModuleReader = Callable[[str], str | None]
-"""Returns the text of a module of the user by its path, ``a/b.py``; None if there is none."""
+from profiler.config.scripts.names import LOADER, RECIPES, TRAINERS, ModuleReader, called_name, has_name
+from profiler.config.scripts.reached import Element, bindings_of
+from profiler.config.scripts.renaming import without_aliases
 
 
 def add_modules(tree: ast.Module, read: ModuleReader | None, where: Callable[[int], str]) -> Callable[[int], str]:
     """Add to a script what it takes from modules of its own, and return how sentences name a line of both.
 
     Args:
-        tree: The script. Names that are found in a module are no longer imported.
+        tree: The script. Names that are found in a module are no longer imported, and ``module.NAME`` is one name.
         read: Returns the text of a module; None if none is read.
         where: How sentences name a line of the script.
     """
     if read is None:
         return where
-    modules: dict[str, dict[str, list[ast.stmt]]] = {}
-    asked = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    while asked and len(modules) < _MOST_MODULES:
-        node = asked.pop(0)
-        path = f"{(node.module or '').replace('.', '/')}.py"
-        if path.partition("/")[0].removesuffix(".py") in _LIBRARIES:
-            continue
-        if path not in modules:
-            text = read(path)
-            modules[path] = _defined(text, len(modules) + 1) if text is not None else {}
-        left = [each.name for each in node.names if each.asname is None and each.name in modules[path]]
-        node.names = [each for each in node.names if each.name not in left]
-        while left:
-            for statement in modules[path].pop(left.pop(), ()):
-                tree.body.append(statement)
-                asked += [statement] if isinstance(statement, ast.ImportFrom) else []
-                left += [each.id for each in ast.walk(statement) if isinstance(each, ast.Name)]
-    names = list(modules)
+    modules = _Modules(tree, read)
+    modules.add()
 
     def said(line: int) -> str:
-        return where(line) if line < _APART else f"line {line % _APART} of {names[line // _APART - 1]}"
+        return where(line) if line < _APART else f"line {line % _APART} of {modules.names[line // _APART - 1]}"
 
     return said
+
+
+class _Modules:
+    """The modules of a script's own."""
+
+    def __init__(self, tree: ast.Module, read: ModuleReader) -> None:
+        self.names: list[str] = []
+        self._tree, self._read = tree, read
+        self._defined: dict[str, dict[str, list[ast.stmt]]] = {}
+        self._asked: list[ast.stmt] = [each for each in ast.walk(tree) if isinstance(each, ast.Import | ast.ImportFrom)]
+        self._added: set[int] = set()
+
+    def add(self) -> None:
+        """Add the statements of modules that bind what the script names."""
+        while self._asked and len(self.names) < _MOST_MODULES:
+            match self._asked.pop(0):
+                case ast.ImportFrom() as node:
+                    self._add_names(node)
+                case ast.Import(names=names):
+                    for each in names:
+                        if each.asname or "." not in each.name:
+                            self._add_whole(each.name.replace(".", "/"), each.asname or each.name)
+
+    def _of(self, path: str) -> dict[str, list[ast.stmt]]:
+        if path.partition("/")[0] in _LIBRARIES:
+            return {}
+        if path not in self._defined:
+            text = self._read(f"{path}.py")
+            self.names.append(f"{path}.py")
+            self._defined[path] = _defined(text, len(self.names)) if text is not None else {}
+        return self._defined[path]
+
+    def _add_names(self, node: ast.ImportFrom) -> None:
+        path = (node.module or "").replace(".", "/")
+        stated = self._of(path)
+        left = [each.name for each in node.names if each.asname is None and each.name in stated]
+        for each in node.names:
+            if not stated and path.partition("/")[0] not in _LIBRARIES:
+                self._add_whole(f"{path}/{each.name}", each.asname or each.name)
+        node.names = [each for each in node.names if each.name not in left]
+        while left:
+            for statement in stated.pop(left.pop(), ()):
+                if id(statement) not in self._added:
+                    self._added.add(id(statement))
+                    self._tree.body.append(statement)
+                    self._asked += [statement] if isinstance(statement, ast.ImportFrom) else []
+                    left += [each.id for each in ast.walk(statement) if isinstance(each, ast.Name)]
+
+    def _add_whole(self, path: str, bound: str) -> None:
+        """Add what the script names as an attribute of a module, under the name ``module.NAME``."""
+        used = {
+            node.attr
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == bound
+        }
+        stated = self._of(path) if used else {}
+        plain = {name for name, found in stated.items() if not isinstance(found[0], ast.ClassDef | ast.ImportFrom)}
+        left, taken, found = list(used & plain), set[str](), dict[int, ast.stmt]()
+        while left:
+            taken.add(name := left.pop())
+            for statement in stated[name]:
+                found[id(statement)] = statement
+                names = {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
+                left += (names & plain) - taken
+        renamed = {name: f"{bound}.{name}" for name in plain}
+        self._tree.body += [_Renamed(renamed).visit(copy.deepcopy(each)) for each in found.values()]
+        _OneName(bound, used & plain).visit(self._tree)
+
+
+class _Renamed(ast.NodeTransformer):
+    """Gives names of a module the name of that module too, where they are not a function's own."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """Rename a name."""
+        return ast.copy_location(ast.Name(id=self._names.get(node.id, node.id), ctx=node.ctx), node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Rename a function, and what is not its own in it."""
+        own = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+        own |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        node.name = self._names.get(node.name, node.name)
+        return _Renamed({name: new for name, new in self._names.items() if name not in own}).generic_visit(node)
+
+
+class _OneName(ast.NodeTransformer):
+    """Makes one name of ``module.NAME``."""
+
+    def __init__(self, bound: str, names: Collection[str]) -> None:
+        self._bound, self._names = bound, names
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Replace an attribute of the module."""
+        match node:
+            case ast.Attribute(value=ast.Name(id=self._bound), attr=name) if name in self._names:
+                return ast.copy_location(ast.Name(id=f"{self._bound}.{name}", ctx=node.ctx), node)
+        self.generic_visit(node)
+        return node
 
 
 _APART, _MOST_MODULES = 1_000_000, 20
@@ -60,20 +145,31 @@ def _defined(text: str, number: int) -> dict[str, list[ast.stmt]]:
     """Return the statements of a module that bind each name, their lines moved; none if it is not valid Python."""
     found: dict[str, list[ast.stmt]] = {}
     try:
-        body = parse_python(text).body
+        tree = parse_python(text)
     except ForeignTextError:
         return found
-    for each in body:
+    without_aliases(tree)
+    for each in tree.body:
         ast.increment_lineno(each, number * _APART)
-        names = [alias.asname or alias.name for alias in each.names] if isinstance(each, ast.ImportFrom) else []
-        if isinstance(each, ast.FunctionDef | ast.ClassDef):
-            names = [each.name]
-        elif isinstance(each, ast.Assign | ast.AnnAssign):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            names = [target.id for target in targets if isinstance(target, ast.Name)]
-        for name in names:
+        for name in dict.fromkeys(_bound_by(each)):
             found.setdefault(name, []).append(each)
     return found
+
+
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
+    """Return the names that a statement binds, also in its branches."""
+    match statement:
+        case ast.ImportFrom(names=names):
+            yield from (each.asname or each.name for each in names)
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Assign(targets=targets):
+            yield from (each.id for each in targets if isinstance(each, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            yield name
+        case ast.If(body=body, orelse=other):
+            for each in (*body, *other):
+                yield from _bound_by(each)
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -134,3 +230,54 @@ def own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:
     derived = derived_trainers(tree, of_trl.union(trainers))
     classes = {node.name: node.lineno for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     return {name: line for name, line in classes.items() if name in trainers and name not in derived}
+
+
+_CONFIGURES = re.compile(
+    r"\b(?:\w*Config|\w*Trainer|TrainingArguments|\w*(?:AutoModel|FastLanguageModel|ForCausalLM)\w*|get_peft_model|"
+    r"prepare_model_for_kbit_training|gradient_checkpointing_enable)\b"
+)
+"""What a text names that makes a trainer, its arguments, its model or an adapter."""
+
+_OF_DATA = ("processing_class", "tokenizer", "data_collator", "callbacks", "formatting_func", "compute_metrics")
+_SETS = re.compile(r"^([^(#=]+?)(?::[^=(]+)?\s*[-+*/]?=(?!=)", re.MULTILINE)
+"""What is to the left of an assignment."""
+
+
+def may_set(text: str, tree: ast.Module) -> bool:
+    """Return whether a text that is not valid Python may set what the training of a script depends on.
+
+    Args:
+        text: A part of a script, such as a cell of a notebook.
+        tree: The rest of it.
+    """
+    values, called = _needed(tree)
+    if _CONFIGURES.search(text) or called & set(re.findall(r"\b(?:def|class|import|as)\s+(\w+)", text)):
+        return True
+    stated = {word for left in _SETS.findall(text) for word in re.findall(r"\w+", left)}
+    bound = re.findall(r"\b(?:for|import|as|del|global)\s+(\w+(?:\s*,\s*\w+)*)", text)
+    return bool(values & {*stated, *(word for each in bound for word in re.findall(r"\w+", each))})
+
+
+def _needed(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Return the names whose values the calls that configure a training take, and those of functions that they call."""
+    values: set[str] = set()
+    called: set[str] = set()
+    left: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (_CONFIGURES.search(called_name(node)) or called_name(node) == LOADER):
+            keywords = [each for each in node.keywords if not (each.arg or "").endswith(("dataset", *_OF_DATA))]
+            left += [*node.args, *(each.value for each in keywords)]
+    assigned: dict[str, list[ast.expr]] = {}
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        for name, value in bindings_of(node):
+            assigned.setdefault(name, []).append(value.whole if isinstance(value, Element) else value)
+    while left:
+        for node in ast.walk(left.pop()):
+            if isinstance(node, ast.Call) and called_name(node) not in called:
+                called.add(called_name(node))
+                left += [functions[each] for each in (called_name(node),) if each in functions]
+            elif isinstance(node, ast.Name) and node.id not in values:
+                values.add(node.id)
+                left += assigned.get(node.id, ())
+    return values, called

@@ -14,7 +14,7 @@ from profiler.config.files.own_sections import NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given
+from profiler.config.scripts.declared import TRAINING_ARGUMENTS, TRL_CLASSES, Declared, Given
 from profiler.config.scripts.evaluation import Evaluator
 from profiler.config.scripts.names import (
     ANY,
@@ -45,6 +45,7 @@ from profiler.config.scripts.own_code import (
     trains_without_trl,
 )
 from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
+from profiler.config.scripts.renaming import with_one_name_each, with_own_classes, without_aliases
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
 from profiler.config.trl.argument_keys import (
     BITSANDBYTES,
@@ -73,7 +74,11 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     """
     said = where or (lambda number: f"line {number} of {name}")
     tree, given = parse_script(text), given or Given()
-    return _Script(name, tree, given, add_modules(tree, given.module, said)).part()
+    without_aliases(tree)
+    said = add_modules(tree, given.module, said)
+    with_own_classes(tree, TRL_CLASSES)
+    with_one_name_each(tree)
+    return _Script(name, tree, given, said).part()
 
 
 class _Script:
