@@ -4,11 +4,11 @@ import ast
 import copy
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from profiler.config.foreign_text import ForeignTextError, parse_python
-from profiler.config.notes import Note
-from profiler.config.scripts.names import LOADER, RECIPES, TRAINERS, ModuleReader, called_name, has_name
+from profiler.config.notes import Note, not_counted
+from profiler.config.scripts.names import LOADER, RECIPES, TRAINERS, ModuleReader, Where, called_name, has_name
 from profiler.config.scripts.reached import Element, bindings_of
 from profiler.config.scripts.renaming import without_aliases
 
@@ -195,16 +195,47 @@ def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
     return "trl" not in modules and any(name in RECIPES or name in TRAINERS for _, name in names)
 
 
-def changed_trainers(names: Collection[tuple[str, str]], called: Collection[str]) -> Iterator[Note]:
-    """Return a note per trainer of a trl that another module than trl gives to a script.
+def of_own_trainers(
+    tree: ast.Module, trainers: Sequence[ast.Call], configs: Sequence[ast.Call], calls: Sequence[ast.Call], where: Where
+) -> Iterator[Note]:
+    """Return a note per trainer that may need other memory than trl's, and per class of its arguments.
 
     Args:
-        names: As `imported` returns them.
-        called: The trainers that the script calls.
+        tree: The script.
+        trainers: Calls of trl's trainers, or of classes that derive from them.
+        configs: Calls of their arguments.
+        calls: Every call that may run.
+        where: How sentences name a line.
     """
-    for module, name in names:
-        if name in called and name in TRAINERS and module.partition(".")[0] not in ("trl", "unsloth"):
+    called = {called_name(each) for each in (*trainers, *configs)}
+    if configs and not trainers:
+        called.update(name for each in calls if (name := called_name(each)).endswith("Trainer"))
+    for module, name in imported(tree):
+        is_of_trl = module.partition(".")[0] in ("trl", "unsloth", "transformers")
+        if name in called and (name in RECIPES or name.endswith("Trainer")) and not is_of_trl:
             yield Note(key="", text=f"{name} of {module} as trl's (that module may change it)")
+    derived = derived_trainers(tree, TRAINERS)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name in derived and node.name in called:
+            for method in [each for each in node.body if isinstance(each, ast.FunctionDef) and _replaces(each)][:1]:
+                what = f"{method.name} of {node.name}, which replaces that of {derived[node.name]} ({where(method.lineno)})"
+                yield not_counted(what)
+
+
+_COMPUTES = frozenset(
+    """
+    compute_loss _compute_loss training_step get_batch_loss_metrics get_batch_loss concatenated_forward
+    _get_per_token_logps _get_per_token_logps_and_entropies _generate_and_score_completions _prepare_inputs
+    create_optimizer
+    """.split()  # noqa: SIM905
+)
+"""Methods of trainers that need memory of a GPU."""
+
+
+def _replaces(method: ast.FunctionDef) -> bool:
+    """Return whether a method computes itself what that of the trainer does, which it does not call."""
+    calls = [each for each in ast.walk(method) if isinstance(each, ast.Attribute) and each.attr == method.name]
+    return method.name in _COMPUTES and not calls
 
 
 def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, str]:

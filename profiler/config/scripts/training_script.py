@@ -38,9 +38,9 @@ from profiler.config.scripts.names import (
 )
 from profiler.config.scripts.own_code import (
     add_modules,
-    changed_trainers,
     derived_trainers,
     imported,
+    of_own_trainers,
     own_trainers,
     trains_without_trl,
 )
@@ -185,19 +185,21 @@ class _Script:
         names = list(imported(self._tree))
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
-        names, trainers = [] if self._is_of_unsloth else names, set(map(called_name, self._called(*self._trainers)))
+        trainers = self._called(*self._trainers)
         for name, line in own_trainers(self._tree, TRAINERS).items():
-            if name in trainers:
+            if name in map(called_name, trainers):
                 problem = f"trains by a class {name} of its own ({self._where(line)}), which derives from none of trl"
                 yield self._refused(problem, f"Give {BY_KEYS}.")
-        self._found.notes += changed_trainers(names, trainers)
+        configs = [] if self._is_of_unsloth else self._called(*self._configs)
+        self._found.notes += of_own_trainers(self._tree, trainers, configs, self._calls, self._where)
+        names = [] if self._is_of_unsloth else names
         others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
         yield from (self._refused(problem) for problem in others)
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         other = None if others else other_program(names, [owner_name(call) for call in self._calls], trained)
         if other is not None:
             yield self._refused(*other)
-        elif not others and not self._declared.parsed and trains_without_trl(names):
+        elif not others and not self._declared.parsed_of_trl and trains_without_trl(names):
             problem = "takes its trainer from a module of its own, and imports nothing of trl"
             yield self._refused(problem, f"Give that module, or {BY_KEYS}.")
 
