@@ -41,6 +41,19 @@ class Fields:
     """The fields that the script declares."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Namespace:
+    """What `parse_args` of argparse returns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """An instance of a class with fields."""
+
+    kind: Fields
+    given: Mapping[str, object]
+
+
 class Declared:
     """The declarations of one script."""
 

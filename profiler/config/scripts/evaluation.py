@@ -4,11 +4,9 @@ Of a value from the command line or the environment it is what a given line pass
 """
 
 import ast
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from profiler.config.files.arguments import OutsideValue, OutsideValues
@@ -23,51 +21,45 @@ from profiler.config.files.own_sections import (
 )
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import Declared, Fields, Given, Open, SetItems, entries_of
+from profiler.config.scripts.declared import (
+    Declared,
+    Fields,
+    Given,
+    Instance,
+    Namespace,
+    Open,
+    SetItems,
+    entries_of,
+)
 from profiler.config.scripts.names import (
+    APART,
     ASKS_FOR_ADAPTER,
     ASKS_FOR_BFLOAT16,
     ASKS_FOR_GPU,
     COPIES,
     LOADS,
-    arguments_of,
-    attributes_set,
-    bound_once,
+    QUANTISES,
+    Where,
     calculated,
     called_name,
+    compared,
     owner_name,
     plain_name,
     runs_always,
 )
+from profiler.config.scripts.variables import arguments_of, attributes_set, bound_once
 
 _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
-
-_Table = Mapping[type[ast.AST], Callable[..., Any]]
-_COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
-_ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Namespace:
-    """What `parse_args` of argparse returns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Instance:
-    """An instance of a class with fields."""
-
-    kind: Fields
-    given: Mapping[str, object]
 
 
 class Evaluator:
     """The values of one script."""
 
-    def __init__(self, tree: ast.Module, declared: Declared, given: Given) -> None:
+    def __init__(self, tree: ast.Module, declared: Declared, given: Given, where: Where = "line {}".format) -> None:
         self._literals, self._sets = dict(bound_once(tree)), attributes_set(tree)
         self._outside = OutsideValues(tree, declared.functions)
-        self._declared, self._given = declared, given
+        self._declared, self._given, self._where = declared, given, where
         self._local: list[dict[str, object]] = []
         self._items = SetItems(tree, self._or_open, self._is_met)
         self._steps = 0
@@ -127,6 +119,8 @@ class Evaluator:
                 return item_of(mapping, item) if stated is None else stated
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part, depth) for part in parts)
+            case ast.IfExp(body=ast.Call() as body, orelse=ast.Constant(value=None)) if self._is_plain(body, depth):
+                return None
             case ast.IfExp(test=test, body=body, orelse=other):
                 return self._value(body if self._is_met(test, depth) else other, depth + 1)
             case ast.BoolOp(op=op, values=operands):
@@ -154,10 +148,13 @@ class Evaluator:
                 try:
                     return self._value(stated, depth + 1)
                 except NoLiteralError:
-                    self.taken.append(f"{plain_name(owner)}.{name}, which line {line} may set,")
+                    self.taken.append(f"{plain_name(owner)}.{name}, which {self._line(line)} may set,")
                 finally:
                     self._sets[owner, name] = stated, line
         return None
+
+    def _line(self, line: int) -> str:
+        return f"line {line}" if line < APART else self._where(line)
 
     def _from_outside(self, outside: OutsideValue, depth: int) -> object:
         """Return what a command line passes, else the script's own default, which is named."""
@@ -177,12 +174,12 @@ class Evaluator:
             if name in local:
                 return local[name]
         if name in self._declared.parsed:
-            return _Instance(kind=self._declared.parsed[name], given=self._given.parsed)
+            return Instance(kind=self._declared.parsed[name], given=self._given.parsed)
         if self._outside.is_namespace(name):
-            return _Namespace()
+            return Namespace()
         stated = self._literals.get(name)
         if stated is None and name in self._declared.classes:
-            return _Instance(kind=self._declared.classes[name], given={})
+            return Instance(kind=self._declared.classes[name], given={})
         try:
             if stated is not None:
                 return self._items.added(name, self._value(stated, depth + 1), depth)
@@ -195,7 +192,7 @@ class Evaluator:
 
     def _attribute(self, owner: object, name: str, depth: int) -> object:
         match owner:
-            case _Instance(kind=kind, given=given):
+            case Instance(kind=kind, given=given):
                 if name in self._given.undecided:
                     raise NoLiteralError
                 if name in given:
@@ -204,6 +201,9 @@ class Evaluator:
                     if not self._given.line:
                         self.taken.append(f"{kind.name}.{name}")
                     return self._value(kind.defaults[name], depth + 1)
+                if kind.of_trl == "ModelConfig" and name in QUANTISES:
+                    self.taken.append(f"{kind.name}.{name}")
+                    return False
             case Mapping() if name in owner:
                 return owner[name]
         raise NoLiteralError
@@ -216,6 +216,8 @@ class Evaluator:
                 return True
             case ast.Call() if called_name(call) == ASKS_FOR_ADAPTER:
                 return False
+            case ast.Call() if self._is_plain(call, depth):
+                return None
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
                 return number_of(kind, self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_], keywords=[]):
@@ -228,10 +230,8 @@ class Evaluator:
                 named = [(ast.Constant(value=each.arg) if each.arg else None, each.value) for each in call.keywords]
                 return self._dictionary([*((None, each) for each in args), *named], depth)
             case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="path"), attr="join"), args=[first, *others]):
-                joined = self._or_open(first, depth)
-                for each in others:
-                    joined = calculated(ast.Div, joined, self._value(each, depth + 1))
-                return joined
+                parts = (self._value(each, depth + 1) for each in others)
+                return reduce(partial(calculated, ast.Div), parts, self._or_open(first, depth))
             case ast.Call(args=[inner, *_]) if called_name(call) in COPIES:
                 return self._value(inner, depth + 1)
             case ast.Call(func=ast.Attribute(value=owner, attr="strip" | "lower" as method), args=[]):
@@ -239,7 +239,7 @@ class Evaluator:
             case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[inner]):
                 return self._as_dictionary(self._value(inner, depth + 1), depth)
             case ast.Call(func=ast.Attribute(attr="parse_args")):
-                return _Namespace()
+                return Namespace()
             case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[key, *default]):
                 return self._looked_up(owner, show(self._value(key, depth + 1)), default, depth)
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(name)), default]):
@@ -251,6 +251,12 @@ class Evaluator:
             case ast.Call() if called_name(call) in LOADS and (self._given.recipe or self._given.own_file):
                 return self._given.recipe or self._given.own_file
         raise NoLiteralError
+
+    def _is_plain(self, call: ast.Call, depth: int) -> bool:
+        """Return whether a call of `get_quantization_config` returns nothing, as it does by default."""
+        if called_name(call) != "get_quantization_config" or len(call.args) != 1:
+            return False
+        return not any(self._value(ast.Attribute(value=call.args[0], attr=name), depth + 1) for name in QUANTISES)
 
     def _looked_up(self, owner: ast.expr, name: str, default: list[ast.expr], depth: int) -> object:
         """Return the value of a key or its default; of what may be any section of a file no default is known."""
@@ -265,7 +271,7 @@ class Evaluator:
             raise NoLiteralError
         return self._value(default[0], depth + 1) if default else None
 
-    def _instance(self, kind: Fields, call: ast.Call, depth: int) -> _Instance:
+    def _instance(self, kind: Fields, call: ast.Call, depth: int) -> Instance:
         if call.args:
             raise NoLiteralError
         given: dict[str, object] = {}
@@ -275,13 +281,13 @@ class Evaluator:
                 given[each.arg] = value
             elif isinstance(several := _plain(value), Mapping):
                 given.update(several)
-        return _Instance(kind=kind, given=given)
+        return Instance(kind=kind, given=given)
 
     def _as_dictionary(self, owner: object, depth: int) -> dict[str, object]:
         match owner:
-            case _Namespace():
+            case Namespace():
                 reads = {name: partial(self._from_outside, option) for name, option in self._outside.options()}
-            case _Instance(kind=kind, given=given):
+            case Instance(kind=kind, given=given):
                 reads = {name: partial(self._attribute, owner, name) for name in (*given, *kind.defaults)}
             case _:
                 raise NoLiteralError
@@ -331,7 +337,7 @@ class Evaluator:
     def _item_set(self, owner: ast.expr, key: str, depth: int) -> object:
         """Return what a script sets in a user's file that it has read, or name the line that may; None for nothing."""
         value, lines = self._items.found(ast.unparse(owner), key, depth)
-        self.taken += [f"{plain_name(ast.unparse(owner))}[{key}], which line {line} may set," for line in lines]
+        self.taken += [f"{plain_name(ast.unparse(owner))}[{key}], which {self._line(each)} may set," for each in lines]
         if isinstance(value, Open):
             raise NoLiteralError
         return value
@@ -358,11 +364,7 @@ class Evaluator:
                 first, second = _plain(self._value(left, depth + 1)), self._value(right, depth + 1)
                 if isinstance(op, ast.In | ast.NotIn):
                     return contained(second, first) is isinstance(op, ast.In)
-                second = _plain(second)
-                orders = _ORDERS if isinstance(first, int | float) and isinstance(second, int | float) else {}
-                if (compare := {**_COMPARISONS, **orders}.get(type(op))) is not None:
-                    return bool(compare(first, second))
-                raise NoLiteralError
+                return compared(type(op), first, _plain(second))
         return bool(_plain(self._value(test, depth + 1)))
 
 
@@ -373,7 +375,7 @@ def _plain(value: object) -> object:
         NoLiteralError: It is of the script's own, or not known.
     """
     match value:
-        case _Namespace() | _Instance() | Open() | FileKeys(is_open=True):
+        case Namespace() | Instance() | Open() | FileKeys(is_open=True):
             raise NoLiteralError
         case FileKeys():
             return value.all()

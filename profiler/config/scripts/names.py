@@ -2,15 +2,16 @@
 
 import ast
 import operator
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
+from profiler.config.files.file_kinds import assumed_note
 from profiler.config.files.own_sections import MOST_DIGITS, NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
+from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import CONTAINERS, LOADED, OF_OLD_TRAINERS
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
@@ -18,6 +19,9 @@ from profiler.domain.trials.recipe import Recipe
 Where = Callable[[int], str]
 """Returns how a sentence names a line of a script."""
 
+
+APART = 1_000_000
+"""Lines by which those of each module are moved."""
 
 ModuleReader = Callable[[str], str | None]
 """Returns the text of a module of the user by its path, ``a/b.py``; None if there is none."""
@@ -47,6 +51,11 @@ def has_name(base: ast.expr) -> TypeGuard[ast.Name | ast.Attribute]:
     return isinstance(base, ast.Name | ast.Attribute)
 
 
+def plain_name(name: str) -> str:
+    """Return the name that a script has for a variable, also where others of that name made another one of it."""
+    return name.rpartition(".")[2]
+
+
 def of_classes(derived: Mapping[str, str], recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
     """Return the recipes of the script's own classes by those of trl from which they derive."""
     return {name: recipes[base] for name, base in derived.items()}
@@ -62,120 +71,6 @@ def given_argument(call: ast.Call, name: str, place: int | None = None) -> list[
     found = [keyword.value for keyword in call.keywords if keyword.arg == name]
     found = found or ([] if place is None else call.args[place : place + 1])
     return [each for each in found if not (isinstance(each, ast.Constant) and each.value is None)]
-
-
-def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Return the names that the script binds once, outside of conditions and loops, with their values.
-
-    A parameter of a function that is called once is what it gets there. A constant may be bound again to the same
-    value, as cells of notebooks do. A name that every branch of one condition binds is the value of the branch.
-    """
-    bound = _bindings(tree)
-    stated: dict[str, list[ast.expr]] = {}
-    for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
-        stated.setdefault(target, []).append(value)
-    for target, value, count in _branched(tree):
-        if bound[target] == count and target not in stated:
-            yield target, value
-    for target, values in stated.items():
-        is_same = len({ast.dump(value) for value in values}) == 1 and all(map(_is_constant, values))
-        if bound[target] == len(values) and (len(values) == 1 or is_same):
-            yield target, values[0]
-
-
-def _branched(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
-    """Return the names that every branch of an `if` binds, with their values as one expression, and how many these are.
-
-    By hand: ``if a: x = 1`` / ``else: x = 2`` is ``x = 1 if a else 2``, of 2 values.
-    """
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If):
-            yield from _in_branches(node)
-
-
-def _in_branches(node: ast.If) -> Iterator[tuple[str, ast.expr, int]]:
-    first, second = (
-        {name: (value, count) for name, value, count in _in_branch(each)} for each in (node.body, node.orelse)
-    )
-    for name, (value, count) in first.items():
-        if name in second:
-            other, others = second[name]
-            both = ast.IfExp(test=node.test, body=value, orelse=other)
-            yield name, ast.copy_location(both, node), count + others
-
-
-def _in_branch(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr, int]]:
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value, 1
-            case ast.If():
-                yield from _in_branches(statement)
-
-
-def _is_constant(expression: ast.expr) -> bool:
-    return all(isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Load) for node in ast.walk(expression))
-
-
-def _bindings(tree: ast.Module) -> Counter[str]:
-    """Return how often each name is bound."""
-    bound: Counter[str] = Counter()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                bound[name] += 1
-            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                bound[name] += 1
-            case ast.alias(name=name, asname=other):
-                bound[other or name] += 1
-            case ast.Global(names=names) | ast.Nonlocal(names=names):
-                bound.update(names)
-    return bound
-
-
-def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Return the parameters of functions that one call alone names, with its arguments or their defaults.
-
-    What a call on another object names may be another function: of a method only what the call passes counts.
-    """
-    functions: dict[str, list[ast.FunctionDef]] = {}
-    calls: dict[tuple[str, bool], list[ast.Call]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            functions.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.Call):
-            calls.setdefault((called_name(node), isinstance(node.func, ast.Attribute)), []).append(node)
-    for name, (function, *others) in functions.items():
-        is_method = _names_of(function)[:1] == ["self"]
-        found = calls.get((name, is_method), [])
-        if others or len(found) != 1 or any(isinstance(each, ast.Starred) for each in found[0].args):
-            continue
-        yield from arguments_of(function, found[0], with_defaults=not is_method).items()
-
-
-def _names_of(function: ast.FunctionDef) -> list[str]:
-    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-
-
-def arguments_of(function: ast.FunctionDef, call: ast.Call, *, with_defaults: bool = True) -> dict[str, ast.expr]:
-    """Return what the parameters of a function are in a call, as far as it or a default names them."""
-    names = _names_of(function)
-    stated: dict[str, ast.expr] = {}
-    if with_defaults and all(each.arg is not None for each in call.keywords):  # ** may state any of them
-        stated.update(zip(reversed(names), reversed(function.args.defaults), strict=False))
-        keyed = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-        stated.update({key.arg: default for key, default in keyed if default is not None})
-    if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
-        names = names[1:]
-    stated.update(zip(names, call.args, strict=False))
-    own = {plain_name(each.arg): each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
-    stated.update({own.get(each.arg, each.arg): each.value for each in call.keywords if each.arg is not None})
-    return stated
-
-
-def plain_name(name: str) -> str:
-    """Return the name that a script has for a variable, also where others of that name made another one of it."""
-    return name.rpartition(".")[2]
 
 
 def parse_script(text: str) -> ast.Module:
@@ -206,23 +101,6 @@ def training_end(tree: ast.Module) -> int | None:
     return max([*makes, *(each.lineno for each, names in called if "train" in names)]) if makes else None
 
 
-def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Return the assignments that run whenever the script or its function does."""
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value
-            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
-                yield name, value
-            case ast.FunctionDef(body=inner) | ast.With(body=inner):
-                yield from _certain_assignments(inner)
-            case ast.ClassDef(body=inner):
-                # Fields are no names of their own; those that methods bind are.
-                yield from _certain_assignments([each for each in inner if isinstance(each, ast.FunctionDef)])
-            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
-                yield from _certain_assignments(inner)
-
-
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
@@ -245,27 +123,26 @@ def calculated(kind: type[ast.operator], left: object, right: object) -> int | s
     return int(_ARITHMETIC[kind](left, right))
 
 
+_Table = Mapping[type[ast.AST], Callable[..., Any]]
+_COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
+_ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
+
+
+def compared(kind: type[ast.cmpop], left: object, right: object) -> bool:
+    """Return what a comparison of two values returns.
+
+    Raises:
+        NoLiteralError: It is another one.
+    """
+    orders = _ORDERS if isinstance(left, int | float) and isinstance(right, int | float) else {}
+    if (compare := {**_COMPARISONS, **orders}.get(kind)) is None:
+        raise NoLiteralError
+    return bool(compare(left, right))
+
+
 def runs_always(body: list[ast.stmt], wanted: ast.Return) -> bool:
     """Return whether a statement runs whenever its function does."""
     return any(each is wanted or (isinstance(each, ast.With) and runs_always(each.body, wanted)) for each in body)
-
-
-def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, int]]:
-    """Return the attributes that a script sets on its names, with the value and the line.
-
-    The value is an expression without one where several statements set it, or one under a condition.
-    """
-    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or is_main(node))]
-    certain = {id(statement) for body in bodies for statement in body}
-    found: dict[tuple[str, str], tuple[ast.expr, int]] = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value) if (
-                owner != "self"
-            ):
-                known = id(node) in certain and (owner, name) not in found
-                found[owner, name] = (value if known else ast.Slice()), node.lineno
-    return found
 
 
 def is_main(node: ast.AST) -> TypeGuard[ast.If]:
@@ -347,15 +224,18 @@ class Found:
         if known:
             self.values.setdefault(key, known)
 
-    def state_recomputed(self, calls: Sequence[ast.Call], where: Where) -> None:
+    def state_recomputed(self, calls: Sequence[ast.Call], possible: Sequence[ast.Call], where: Where) -> None:
         """Read that a script makes its model compute layers again, where the arguments of the trainer do not say it.
 
         Args:
             calls: Calls of `gradient_checkpointing_enable` and of peft's `prepare_model_for_kbit_training`.
+            possible: Those under a condition that is not known.
             where: How sentences name a line.
         """
         key = "gradient_checkpointing"
         for call in calls:
+            if called_name(call) == PREPARES and call in possible and self.values.get("load_in_4bit") is not True:
+                continue  # what asks for it is most often whether weights are quantised
             asked = given_argument(call, "use_gradient_checkpointing", 1) if called_name(call) == PREPARES else []
             if key in (*self.values, *self.lines) or any(
                 isinstance(each, ast.Constant) and not each.value for each in asked
@@ -363,6 +243,44 @@ class Found:
                 continue
             self.values[key] = True
             self.notes.append(Note(key=key, text=f"{key}=true ({where(call.lineno)} makes the model do it)"))
+
+    def refuse_adapter(self, which: str, names: str) -> None:
+        """Refuse an adapter of which the script does not say all."""
+        hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."
+        fault = Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)
+        self.faults.append(fault)
+
+    def assumed(self, name: str, where: Where) -> Iterator[Note]:
+        """Return the notes of what is stated without effect, and of what no literal states."""
+        unread = self.unread.items()
+        stated = [f"{key}={show(value)}" for key, value in unread if not isinstance(value, ast.expr)]
+        if stated:
+            why = f"{name} does not read them where it loads the model"
+            yield Note(key="", text=f"no effect of {', '.join(stated)}: {why}")
+        unstated = [pair for pair in self.lines.items() if self.values.get(pair[0]) is None]
+        notes = (assumed_note(key, f"{where(line)} has no literal") for key, line in unstated)
+        yield from (note for note in notes if note is not None)
+
+    def read_reward_model(self, call: ast.Call, literal_or: Callable[[ast.expr, object], object]) -> None:
+        """Read a model that scores completions."""
+        model = literal_or(call.args[0], None) if call.args else None
+        note = not_counted(f"the reward model of line {call.lineno}")
+        if isinstance(model, str):
+            self.values["reward_model_name_or_path"] = model
+            note = Note(key="", text=f"the reward model {model} in the policy's dtype")
+        self.notes.append(note)
+
+    def read_rewards(self, call: ast.Call, literal_or: Callable[[ast.expr, object], object]) -> None:
+        """Read the models among what a trainer gets as rewards."""
+        for functions in given_argument(call, "reward_funcs", 1):
+            each = functions.elts if isinstance(functions, ast.List | ast.Tuple) else [functions]
+            names = [literal_or(one, None) for one in each]
+            self.values["reward_funcs"] = models = [name for name in names if isinstance(name, str)]
+            # `GRPOTrainer` loads every text as a model, also one without a slash.
+            loaded = self.values.get("reward_model_name_or_path", [])
+            if models:
+                known = loaded if isinstance(loaded, list) else [loaded]
+                self.values["reward_model_name_or_path"] = [*known, *models]
 
     def is_float32(self, line: int, where: Where) -> bool:
         """Return whether peft's `prepare_model_for_kbit_training` casts all weights, and name what it casts of others.
@@ -391,3 +309,6 @@ LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
 
 COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download", "Path")
 """Functions that return what they get: two of OmegaConf, one whose folder has the model of its name, and a path."""
+
+QUANTISES = ("load_in_4bit", "load_in_8bit")
+"""Fields of `ModelConfig` that quantise weights, which are off by default."""

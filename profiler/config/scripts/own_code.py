@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from profiler.config.foreign_text import ForeignTextError, parse_python
 from profiler.config.notes import Note, not_counted
-from profiler.config.scripts.names import LOADER, RECIPES, TRAINERS, ModuleReader, Where, called_name, has_name
+from profiler.config.scripts.names import APART, LOADER, RECIPES, TRAINERS, ModuleReader, Where, called_name, has_name
 from profiler.config.scripts.reached import Element, bindings_of
-from profiler.config.scripts.renaming import without_aliases
+from profiler.config.scripts.variables import without_aliases
 
 
 def add_modules(tree: ast.Module, read: ModuleReader | None, where: Callable[[int], str]) -> Callable[[int], str]:
@@ -27,7 +27,7 @@ def add_modules(tree: ast.Module, read: ModuleReader | None, where: Callable[[in
     modules.add()
 
     def said(line: int) -> str:
-        return where(line) if line < _APART else f"line {line % _APART} of {modules.names[line // _APART - 1]}"
+        return where(line) if line < APART else f"line {line % APART} of {modules.names[line // APART - 1]}"
 
     return said
 
@@ -132,8 +132,8 @@ class _OneName(ast.NodeTransformer):
         return node
 
 
-_APART, _MOST_MODULES = 1_000_000, 20
-"""Lines by which those of each module are moved, and how many modules are read."""
+_MOST_MODULES = 20
+"""How many modules are read."""
 
 _LIBRARIES = (
     *("", "trl", "transformers", "peft", "torch", "datasets", "accelerate", "unsloth", "vllm", "bitsandbytes"),
@@ -150,7 +150,7 @@ def _defined(text: str, number: int) -> dict[str, list[ast.stmt]]:
         return found
     without_aliases(tree)
     for each in tree.body:
-        ast.increment_lineno(each, number * _APART)
+        ast.increment_lineno(each, number * APART)
         for name in dict.fromkeys(_bound_by(each)):
             found.setdefault(name, []).append(each)
     return found
@@ -218,8 +218,8 @@ def of_own_trainers(
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name in derived and node.name in called:
             for method in [each for each in node.body if isinstance(each, ast.FunctionDef) and _replaces(each)][:1]:
-                what = f"{method.name} of {node.name}, which replaces that of {derived[node.name]} ({where(method.lineno)})"
-                yield not_counted(what)
+                replaced = f"which replaces that of {derived[node.name]} ({where(method.lineno)})"
+                yield not_counted(f"{method.name} of {node.name}, {replaced}")
 
 
 _COMPUTES = frozenset(

@@ -123,14 +123,24 @@ class TrainedModel:
     """The line that loads an adapter which is not merged; None if there is none."""
 
 
-def trained_model(tree: ast.Module, expressions: list[ast.expr], reached: Reached) -> TrainedModel:
-    """Return what the expressions are that trainers get as their model, by all assignments of what may run."""
-    return _Search(tree, reached).find(expressions)
+def trained_model(
+    tree: ast.Module, expressions: list[ast.expr], reached: Reached, *, is_quantised: bool
+) -> TrainedModel:
+    """Return what the expressions are that trainers get as their model, by all assignments of what may run.
+
+    Args:
+        tree: The script.
+        expressions: What trainers get.
+        reached: The calls of the script.
+        is_quantised: Whether its weights are: what prepares them counts also under a condition that is not known.
+    """
+    return _Search(tree, reached, is_quantised=is_quantised).find(expressions)
 
 
 class _Search:
-    def __init__(self, tree: ast.Module, reached: Reached) -> None:
-        self._passed = {call for call, _ in reached.passed}
+    def __init__(self, tree: ast.Module, reached: Reached, *, is_quantised: bool) -> None:
+        self._passed, self._possible = {call for call, _ in reached.passed}, reached.possible
+        self._is_quantised = is_quantised
         self._adapted = [each for each in reached.calls if owner_name(each) in _ADAPTED and called_name(each) == LOADER]
         self._assigned: dict[str, list[ast.expr]] = {}
         self._returned: dict[str, list[ast.expr]] = {}
@@ -209,9 +219,10 @@ class _Search:
             case ast.Attribute(value=inner, attr=name) if name in _SELF_METHODS:
                 self._follow(inner, element, cast or _CASTS.get(name, "") or _type_of(call))
             case ast.Name(id=name) | ast.Attribute(attr=name) if name in _WRAPPERS and call.args:
-                if name == PREPARES:
+                prepares = name == PREPARES and (call not in self._possible or self._is_quantised)
+                if prepares:
                     self._prepared_line = call.lineno
-                self._follow(call.args[0], None, cast or (PREPARES if name == PREPARES else ""))
+                self._follow(call.args[0], None, cast or (PREPARES if prepares else ""))
             case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name) if self._returned.get(name):
                 for value in self._returned[name]:
                     self._follow(value, element, cast)

@@ -45,8 +45,8 @@ from profiler.config.scripts.own_code import (
     trains_without_trl,
 )
 from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
-from profiler.config.scripts.renaming import with_one_name_each, with_own_classes, without_aliases
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
+from profiler.config.scripts.variables import with_one_name_each, with_own_classes, without_aliases
 from profiler.config.trl.argument_keys import (
     BITSANDBYTES,
     KEY_OF,
@@ -56,6 +56,7 @@ from profiler.config.trl.argument_keys import (
     is_trl_key,
 )
 from profiler.config.trl.parts import JobFile
+from profiler.config.trl_releases.facts import UNSTATED_DTYPE
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
@@ -87,7 +88,7 @@ class _Script:
     def __init__(self, name: str, tree: ast.Module, given: Given, where: Where) -> None:
         self._name, self._tree, self._given, self._where = name, tree, given, where
         self._declared = Declared(tree)
-        self._evaluator = Evaluator(tree, self._declared, given)
+        self._evaluator = Evaluator(tree, self._declared, given, where)
         self._reached = reached_calls(tree, self._evaluator)
         self._calls = self._reached.calls
         self._configs = {**RECIPES, **of_classes(self._declared.derived(*RECIPES), RECIPES)}
@@ -111,12 +112,14 @@ class _Script:
             self._read(call, BITSANDBYTES, only=True)
         self._read_adapter()
         self._read_models(recipe)
-        self._found.state_recomputed(() if self._is_of_unsloth else self._called(*RECOMPUTES), self._where)
+        recomputes = () if self._is_of_unsloth else self._called(*RECOMPUTES)
+        self._found.state_recomputed(recomputes, self._reached.possible, self._where)
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
             faults.append(self._refused(problem, f"Give the script that does, or {BY_KEYS}."))
-        notes = (*found.notes, *self._assumed(), *self._open(recipe, is_read=bool(configs)))
+        notes = (*found.notes, *found.assumed(self._name, self._where))
+        notes = (*notes, *self._open(recipe, is_read=bool(configs)))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
         return with_inner_deepspeed(with_unsloth(part, self._tree, self._called, self._arguments))
 
@@ -234,12 +237,9 @@ class _Script:
         """Refuse an adapter of which the file says nothing: the answer would be that of full fine-tuning."""
         given = given_adapters(self._tree, self._called(*self._trainers), self._called("get_peft_model"))
         for each in [each for each in given if self._literal_or(each, each) is not None][:1]:
-            self._refuse_adapter(f"in {self._where(each.lineno)}, which no LoraConfig of it makes", ", or tuning=full")
-
-    def _refuse_adapter(self, which: str, names: str) -> None:
-        hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."
-        fault = Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)
-        self._found.faults.append(fault)
+            self._found.refuse_adapter(
+                f"in {self._where(each.lineno)}, which no LoraConfig of it makes", ", or tuning=full"
+            )
 
     def _name_conditions(self, calls: Sequence[ast.Call]) -> None:
         """Name an adapter that is not trained, and one whose condition is unknown on a given command line."""
@@ -258,13 +258,13 @@ class _Script:
         trained = SCORES if recipe is Recipe.REWARD else CAUSAL
         for call in self._called(LOADER) if trained is CAUSAL else ():
             if owner_name(call).endswith(SCORES):
-                self._read_reward_model(call)
+                self._found.read_reward_model(call, self._literal_or)
         self._read_trained_model(trained)
         for call in self._called(*self._trainers):
             if "model_name_or_path" not in self._found.values:
                 self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
-            self._read_rewards(call)
+            self._found.read_rewards(call, self._literal_or)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             self._read_reference(call)
             self._found.faults += of_old_trainer(call) if all(any(of_old_trainer(each)) for each in called) else ()
@@ -276,21 +276,14 @@ class _Script:
             text = f"the reference model that {self._where(call.lineno)} gives (ref_model)"
             self._found.notes.append(not_counted(text))
 
-    def _read_reward_model(self, call: ast.Call) -> None:
-        model = self._literal_or(call.args[0]) if call.args else None
-        note = not_counted(f"the reward model of line {call.lineno}")
-        if isinstance(model, str):
-            self._found.values["reward_model_name_or_path"] = model
-            note = Note(key="", text=f"the reward model {model} in the policy's dtype")
-        self._found.notes.append(note)
-
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
         models = [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
-        trained = trained_model(self._tree, models, self._reached)
+        is_quantised = self._found.values.get("load_in_4bit") is True
+        trained = trained_model(self._tree, models, self._reached, is_quantised=is_quantised)
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             which = f"which {self._where(trained.adapter_line)} loads, and its file says what it is"
-            self._refuse_adapter(which, " of its adapter_config.json")
+            self._found.refuse_adapter(which, " of its adapter_config.json")
         loads = tuple(load for load in trained.loads if load.call in self._calls)
         if not loads and not (trained.is_certain and trained.is_name):
             own = [call for call in self._called(LOADER) if owner_name(call).endswith(classes)]
@@ -304,24 +297,13 @@ class _Script:
 
     def _read_type(self, load: Load) -> None:
         """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
-        is_prepared = load.cast == PREPARES
+        is_prepared, stated = load.cast == PREPARES, {keyword.arg for keyword in load.call.keywords}
         if is_prepared and self._found.is_float32(load.line, self._where):
             self._found.values["dtype"] = "float32"
         elif load.cast and not is_prepared:
             self._found.values["dtype"] = load.cast
-        elif not {keyword.arg for keyword in load.call.keywords} & {"torch_dtype", "dtype", None}:
-            self._state(self._found.values, "dtype", "auto")
-
-    def _read_rewards(self, call: ast.Call) -> None:
-        for functions in given_argument(call, "reward_funcs", 1):
-            each = functions.elts if isinstance(functions, ast.List | ast.Tuple) else [functions]
-            names = [self._literal_or(one) for one in each]
-            self._found.values["reward_funcs"] = models = [name for name in names if isinstance(name, str)]
-            # `GRPOTrainer` loads every text as a model, also one without a slash.
-            loaded = self._found.values.get("reward_model_name_or_path", [])
-            if models:
-                known = loaded if isinstance(loaded, list) else [loaded]
-                self._found.values["reward_model_name_or_path"] = [*known, *models]
+        elif self._found.values.get("dtype") != "auto" and not stated & {"torch_dtype", "dtype", None}:
+            self._state(self._found.values, "dtype", UNSTATED_DTYPE)
 
     def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
         """Read the arguments of a call.
@@ -364,7 +346,7 @@ class _Script:
         except NoLiteralError:
             entries = {ANY: expression}
         where = f"{called_name(call)}, {self._where(expression.lineno)}"
-        if taken := list(dict.fromkeys(self._evaluator.taken)):
+        if taken := list(dict.fromkeys(each.rstrip(",") for each in self._evaluator.taken)):
             text = f"the defaults of {', '.join(taken)} in what ** adds to {where}"
             self._found.notes.append(Note(key="", text=text))
         if ANY in entries:
@@ -405,16 +387,6 @@ class _Script:
         yield from assumed_sizes(recipe, stated, why)
         if self._called("get_peft_config") and "use_peft" not in stated:
             yield Note(key="tuning", text=f"tuning=full ({why})", is_open=True)
-
-    def _assumed(self) -> Iterator[Note]:
-        unread = self._found.unread.items()
-        stated = [f"{key}={show(value)}" for key, value in unread if not isinstance(value, ast.expr)]
-        if stated:
-            why = f"{self._name} does not read them where it loads the model"
-            yield Note(key="", text=f"no effect of {', '.join(stated)}: {why}")
-        unstated = [pair for pair in self._found.lines.items() if self._found.values.get(pair[0]) is None]
-        notes = (assumed_note(key, f"{self._where(line)} has no literal") for key, line in unstated)
-        yield from (note for note in notes if note is not None)
 
     def _literal_or(self, expression: ast.expr, other: object = None) -> object:
         try:

@@ -15,8 +15,8 @@ from profiler.config.models.lookup import builtin_of_folder, canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF
-from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED, Described
-from profiler.config.trl_releases.facts import NEWEST, defaults_of
+from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED
+from profiler.config.trl_releases.facts import NEWEST, Described, defaults_of
 from profiler.domain.errors import Fault
 from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.recipe import Recipe

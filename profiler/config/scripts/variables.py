@@ -1,9 +1,10 @@
-"""Names in the syntax tree of a script, changed so that each stands for one thing: variables, and classes of trl."""
+"""Variables of a script: one name for each, the values that are bound to them once, and names of trl's classes."""
 
 import ast
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from profiler.config.scripts.names import OWN, called_name, has_name
+from profiler.config.scripts.names import OWN, called_name, has_name, is_main, plain_name
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 """A function, or the script."""
@@ -201,3 +202,147 @@ def _name_of(base: ast.Name | ast.Attribute) -> str:
 
 _NAMED = ("trl", "peft", "transformers", "unsloth")
 """Libraries whose classes configure a training by their names."""
+
+
+def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Return the names that the script binds once, outside of conditions and loops, with their values.
+
+    A parameter of a function that is called once is what it gets there. A constant may be bound again to the same
+    value, as cells of notebooks do. A name that every branch of one condition binds is the value of the branch.
+    """
+    bound = _bindings(tree)
+    stated: dict[str, list[ast.expr]] = {}
+    for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
+        stated.setdefault(target, []).append(value)
+    for target, value, count in _branched(tree):
+        if bound[target] == count and target not in stated:
+            yield target, value
+    for target, values in stated.items():
+        is_same = len({ast.dump(value) for value in values}) == 1 and all(map(_is_constant, values))
+        if bound[target] == len(values) and (len(values) == 1 or is_same):
+            yield target, values[0]
+
+
+def _branched(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
+    """Return the names that every branch of an `if` binds, with their values as one expression, and how many these are.
+
+    By hand: ``if a: x = 1`` / ``else: x = 2`` is ``x = 1 if a else 2``, of 2 values.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If):
+            yield from _in_branches(node)
+
+
+def _in_branches(node: ast.If) -> Iterator[tuple[str, ast.expr, int]]:
+    first, second = (
+        {name: (value, count) for name, value, count in _in_branch(each)} for each in (node.body, node.orelse)
+    )
+    for name, (value, count) in first.items():
+        if name in second:
+            other, others = second[name]
+            both = ast.IfExp(test=node.test, body=value, orelse=other)
+            yield name, ast.copy_location(both, node), count + others
+
+
+def _in_branch(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr, int]]:
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value, 1
+            case ast.If():
+                yield from _in_branches(statement)
+
+
+def _is_constant(expression: ast.expr) -> bool:
+    return all(isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Load) for node in ast.walk(expression))
+
+
+def _bindings(tree: ast.Module) -> Counter[str]:
+    """Return how often each name is bound."""
+    bound: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                bound[name] += 1
+            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound[name] += 1
+            case ast.alias(name=name, asname=other):
+                bound[other or name] += 1
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                bound.update(names)
+    return bound
+
+
+def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Return the parameters of functions that one call alone names, with its arguments or their defaults.
+
+    What a call on another object names may be another function: of a method only what the call passes counts.
+    """
+    functions: dict[str, list[ast.FunctionDef]] = {}
+    calls: dict[tuple[str, bool], list[ast.Call]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Call):
+            calls.setdefault((called_name(node), isinstance(node.func, ast.Attribute)), []).append(node)
+    for name, (function, *others) in functions.items():
+        is_method = _names_of(function)[:1] == ["self"]
+        found = calls.get((name, is_method), [])
+        if others or len(found) != 1 or any(isinstance(each, ast.Starred) for each in found[0].args):
+            continue
+        yield from arguments_of(function, found[0], with_defaults=not is_method).items()
+
+
+def _names_of(function: ast.FunctionDef) -> list[str]:
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+
+
+def arguments_of(function: ast.FunctionDef, call: ast.Call, *, with_defaults: bool = True) -> dict[str, ast.expr]:
+    """Return what the parameters of a function are in a call, as far as it or a default names them."""
+    names = _names_of(function)
+    stated: dict[str, ast.expr] = {}
+    if with_defaults and all(each.arg is not None for each in call.keywords):  # ** may state any of them
+        stated.update(zip(reversed(names), reversed(function.args.defaults), strict=False))
+        keyed = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        stated.update({key.arg: default for key, default in keyed if default is not None})
+    if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
+        names = names[1:]
+    stated.update(zip(names, call.args, strict=False))
+    own = {plain_name(each.arg): each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+    stated.update({own.get(each.arg, each.arg): each.value for each in call.keywords if each.arg is not None})
+    return stated
+
+
+def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Return the assignments that run whenever the script or its function does."""
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                yield name, value
+            case ast.FunctionDef(body=inner) | ast.With(body=inner):
+                yield from _certain_assignments(inner)
+            case ast.ClassDef(body=inner):
+                # Fields are no names of their own; those that methods bind are.
+                yield from _certain_assignments([each for each in inner if isinstance(each, ast.FunctionDef)])
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
+                yield from _certain_assignments(inner)
+
+
+def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, int]]:
+    """Return the attributes that a script sets on its names, with the value and the line.
+
+    The value is an expression without one where several statements set it, or one under a condition.
+    """
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or is_main(node))]
+    certain = {id(statement) for body in bodies for statement in body}
+    found: dict[tuple[str, str], tuple[ast.expr, int]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value) if (
+                owner != "self"
+            ):
+                known = id(node) in certain and (owner, name) not in found
+                found[owner, name] = (value if known else ast.Slice()), node.lineno
+    return found
