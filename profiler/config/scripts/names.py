@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from profiler.config.files.file_kinds import assumed_note
+from profiler.config.files.file_kinds import assumed_note, assumed_value
 from profiler.config.files.own_sections import MOST_DIGITS, NoLiteralError
-from profiler.config.files.vocabulary import BY_KEYS
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import CONTAINERS, LOADED, OF_OLD_TRAINERS
+from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
@@ -187,7 +187,7 @@ def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
         problem = (
             f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
         )
-        hint = f"Give {BY_KEYS} for what that of today needs."
+        hint = f"Give trl={NEWEST} for what that of today needs."
         yield Fault(key=each.arg or "", found=f"line {call.lineno}", problem=problem, hint=hint)
 
 
@@ -207,10 +207,14 @@ class Found:
     values: dict[str, object] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     """Keys of trl that are stated by no literal, with their line."""
+    expressions: dict[str, ast.expr] = field(default_factory=dict)
+    """What states them."""
     unread: dict[str, object] = field(default_factory=dict)
     """What is stated and reaches no trainer."""
     notes: list[Note] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    earlier: list[Fault] = field(default_factory=list)
+    """What only a trainer of an earlier release takes."""
 
     def state_entries(self, key: str, expression: ast.expr, literal_or: Callable[[ast.expr, object], object]) -> None:
         """Read the entries of a mapping of which others are no literals."""
@@ -281,6 +285,18 @@ class Found:
             if models:
                 known = loaded if isinstance(loaded, list) else [loaded]
                 self.values["reward_model_name_or_path"] = [*known, *models]
+
+    def state_rest(self, literal_or: Callable[[ast.expr, object], object], where: Where) -> None:
+        """Read the length of completions that is what prompts of an open length leave of a stated one."""
+        prompt, completion = "max_prompt_length", "max_completion_length"
+        match self.expressions.get(completion):
+            case ast.BinOp(left=whole, op=ast.Sub(), right=rest) as stated:
+                most, assumed = literal_or(whole, None), assumed_value(prompt)
+                alike = prompt in self.expressions and ast.dump(rest) == ast.dump(self.expressions[prompt])
+                if alike and isinstance(most, int) and isinstance(assumed, int) and most > assumed:
+                    self.values[completion] = most - assumed
+                    text = f"{completion}={most - assumed} ({where(stated.lineno)} has {most} less {prompt})"
+                    self.notes.append(Note(key=completion, text=text, is_open=True))
 
     def is_float32(self, line: int, where: Where) -> bool:
         """Return whether peft's `prepare_model_for_kbit_training` casts all weights, and name what it casts of others.

@@ -5,6 +5,7 @@ What is no literal becomes an assumption, with its line.
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
@@ -106,6 +107,7 @@ class _Script:
         for call in () if self._is_of_unsloth else self._called(*self._trainers):
             self._read(call, OF_EARLY_TRAINERS, only=True)
         self._read_sets(configs)
+        found.state_rest(self._literal_or, self._where)
         for call in self._called("ModelConfig"):
             self._read(call, dict.fromkeys(self._unread, ""))
         for call in self._called("BitsAndBytesConfig"):
@@ -121,6 +123,7 @@ class _Script:
         notes = (*found.notes, *found.assumed(self._name, self._where))
         notes = (*notes, *self._open(recipe, is_read=bool(configs)))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
+        part = replace(part, earlier=tuple(found.earlier))
         return with_inner_deepspeed(with_unsloth(part, self._tree, self._called, self._arguments))
 
     def _recipe(self) -> Recipe | None:
@@ -267,7 +270,7 @@ class _Script:
             self._found.read_rewards(call, self._literal_or)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             self._read_reference(call)
-            self._found.faults += of_old_trainer(call) if all(any(of_old_trainer(each)) for each in called) else ()
+            self._found.earlier += of_old_trainer(call) if all(any(of_old_trainer(each)) for each in called) else ()
 
     def _read_reference(self, call: ast.Call) -> None:
         """Name a reference that trl keeps because it is given, where it would have none of its own."""
@@ -321,7 +324,7 @@ class _Script:
             if not key:
                 self._found.unread[argument] = value
             elif isinstance(value, ast.expr):
-                self._found.lines[key] = line
+                self._found.lines[key], self._found.expressions[key] = line, value
                 self._found.state_entries(key, value, self._literal_or)
             else:
                 self._state(self._found.values, key, value)

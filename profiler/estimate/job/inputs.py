@@ -136,6 +136,7 @@ def read_inputs(
     """
     if part is None:
         return _inputs(command, None, None, (), measure, with_evaluations=with_evaluations)
+    part = part.for_release(command.options.trl)
     of_files = [fault for fault in part.faults if fault.key == CONFIG]
     if part.kernels is not None and not of_files and not with_bounds:
         problem = f"trains by {part.kernels.program}, of whose memory there are only the bounds of `estimate`"
