@@ -8,6 +8,7 @@ from profiler.config.models.lookup import builtin_architecture, taken_by_name, t
 from profiler.config.notes import SIZES, Note, note_lines
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
+from profiler.config.trials.key_values import without_absent_targets
 from profiler.config.trl_releases.facts import KEY as TRL
 from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.architectures.architecture import Architecture
@@ -198,6 +199,8 @@ def _inputs(
         notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")
     keys.update(command.keys)
+    if part is not None and part.kernels is None and "lora_target_modules" not in command.keys:
+        notes.extend(without_absent_targets(keys))
     if keys.get("recipe") not in _OF_DATA:
         source = command.keys.get("dataset", None if part is None else part.values.get("dataset_name"))
         is_cut = reading is not None and PROMPT_KEY in reading.taken
