@@ -250,7 +250,31 @@ def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, s
     return found
 
 
-def own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:
+def foreign_trainers(
+    tree: ast.Module, trainers: Sequence[ast.Call], configs: Sequence[ast.Call], calls: Sequence[ast.Call], where: Where
+) -> Iterator[str]:
+    """Return what is wrong with a trainer that is none of trl's, although its name or its arguments are.
+
+    Args:
+        tree: The script.
+        trainers: Calls of trl's trainers, or of classes that derive from them.
+        configs: Calls of their arguments.
+        calls: Every call that may run.
+        where: How sentences name a line.
+    """
+    for name, line in _own_trainers(tree, TRAINERS).items():
+        if name in map(called_name, trainers):
+            yield f"trains by a class {name} of its own ({where(line)}), which derives from none of trl"
+    plain = {*_OF_TRANSFORMERS, *derived_trainers(tree, _OF_TRANSFORMERS)}
+    for call in [call for call in calls if called_name(call) in plain][: bool(configs and not trainers)]:
+        name, line = called_name(call), where(call.lineno)
+        yield f"gives {called_name(configs[0])} to {name} ({line}), which is no trainer of trl"
+
+
+_OF_TRANSFORMERS = ("Trainer", "Seq2SeqTrainer")
+
+
+def _own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:
     """Return the classes of the script with the name of a trainer of trl that derive from none, with their lines."""
     of_trl = {
         alias.asname or alias.name

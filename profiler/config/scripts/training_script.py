@@ -40,9 +40,9 @@ from profiler.config.scripts.names import (
 from profiler.config.scripts.own_code import (
     add_modules,
     derived_trainers,
+    foreign_trainers,
     imported,
     of_own_trainers,
-    own_trainers,
     trains_without_trl,
 )
 from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
@@ -192,11 +192,9 @@ class _Script:
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
         trainers = self._called(*self._trainers)
-        for name, line in own_trainers(self._tree, TRAINERS).items():
-            if name in map(called_name, trainers):
-                problem = f"trains by a class {name} of its own ({self._where(line)}), which derives from none of trl"
-                yield self._refused(problem, f"Give {BY_KEYS}.")
         configs = [] if self._is_of_unsloth else self._called(*self._configs)
+        for problem in foreign_trainers(self._tree, trainers, configs, self._calls, self._where):
+            yield self._refused(problem, f"Give {BY_KEYS}.")
         self._found.notes += of_own_trainers(self._tree, trainers, configs, self._calls, self._where)
         names = [] if self._is_of_unsloth else names
         others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
