@@ -319,6 +319,9 @@ def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.ex
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 yield name, value
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pairs = zip(targets, values, strict=False) if len(targets) == len(values) else ()
+                yield from ((each.id, value) for each, value in pairs if isinstance(each, ast.Name))
             case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
                 yield name, value
             case ast.FunctionDef(body=inner) | ast.With(body=inner):
