@@ -142,10 +142,9 @@ def test_trls_arguments_in_a_trainer_of_transformers_are_refused(tmp_path, capsy
 
 
 def test_variables_of_two_functions_are_two(tmp_path):
-    """Of Chaser-byy/game24-grpo, whose evaluation loads a model, and kshahmir49/LLM-Post-Training, by a function."""
-    (tmp_path / "judge.py").write_text(
-        "def judge(path):\n    model = AutoModelForCausalLM.from_pretrained(path, torch_dtype='auto')\n    return model\n"
-    )
+    """Of Chaser-byy/game24-grpo, whose judge loads a model, and kshahmir49/LLM-Post-Training, with a loader."""
+    loads = "    model = AutoModelForCausalLM.from_pretrained(path, torch_dtype='auto')\n"
+    (tmp_path / "judge.py").write_text(f"def judge(path):\n{loads}    return model\n")
     text = f"""from judge import judge
 from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer

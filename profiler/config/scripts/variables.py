@@ -102,9 +102,11 @@ class _Variables:
             variable = self._same[variable]
         return variable
 
-    def _join(self, scope: int, other: int, name: str) -> None:
-        variables = {self._first((self._of(each, name), name)) for each in (scope, other)}
-        self._same.update(dict.fromkeys(variables - {min(variables)}, min(variables)))
+    def _join(self, scope: int, function: int, name: str) -> None:
+        """Make one variable of that of a function and that where it is called, which binds it."""
+        caller, called = (self._first((self._of(each, name), name)) for each in (scope, function))
+        if caller != called:
+            self._same[called] = caller
 
     def _unite(self) -> None:
         """Make one variable of those that functions get, in every call, and return by the same name."""
