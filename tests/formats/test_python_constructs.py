@@ -170,7 +170,7 @@ loading = dict(torch_dtype="bfloat16", quantization_config=MAKES)
 if model_args.load_in_4bit:
     loading["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True)
 model = AutoModelForCausalLM.from_pretrained("{MODEL}", **loading)
-if CONDITION:
+if ASKS:
     model = prepare_model_for_kbit_training(model)
 args.per_device_train_batch_size = 4
 SFTTrainer(model=model, args=args).train()
@@ -178,16 +178,16 @@ SFTTrainer(model=model, args=args).train()
 
 
 @pytest.mark.parametrize(
-    ("makes", "condition", "dtype"),
+    ("makes", "asks", "dtype"),
     [
         ("None", "unknown()", "bfloat16"),
         ("get_quantization_config(model_args) if model_args.use_peft else None", "loading['quantization_config']", ""),
         ("None", "True", "float32"),
     ],
 )
-def test_what_quantises_nothing_prepares_nothing(tmp_path, makes, condition, dtype):
+def test_what_quantises_nothing_prepares_nothing(tmp_path, makes, asks, dtype):
     """Of kilian-group/phantom-reasoning and abenechehab/rlft4rl."""
-    trial, notes = both(tmp_path, QUANTISED.replace("MAKES", makes).replace("CONDITION", condition), "trl=1.16")
+    trial, notes = both(tmp_path, QUANTISED.replace("MAKES", makes).replace("ASKS", asks), "trl=1.16")
     assert (trial["tuning"], trial["dtype"]) == ("full", dtype or "bfloat16")
     assert ("casts all weights" in notes) is (dtype == "float32")
 

@@ -259,7 +259,7 @@ class ItemSet:
     """None where the value is a mapping whose entries are set."""
     value: ast.expr
     """A slice where the entry is removed, or becomes what is not followed."""
-    conditions: tuple[tuple[ast.expr | None, bool], ...]
+    guards: tuple[tuple[ast.expr | None, bool], ...]
     """The conditions above it and what they must be; None for a loop."""
     line: int
 
@@ -269,16 +269,16 @@ def items_set(tree: ast.Module) -> dict[str, list[ItemSet]]:
     found: dict[str, list[ItemSet]] = {}
     left: list[tuple[ast.AST, tuple[tuple[ast.expr | None, bool], ...]]] = [(tree, ())]
     while left:
-        node, conditions = left.pop()
+        node, guards = left.pop()
         for owner, key, value in _sets_item(node):
-            each = ItemSet(key=key, value=value, conditions=conditions, line=getattr(node, "lineno", 0))
+            each = ItemSet(key=key, value=value, guards=guards, line=getattr(node, "lineno", 0))
             found.setdefault(ast.unparse(owner), []).append(each)
-        inner = [(child, conditions) for child in ast.iter_child_nodes(node)]
+        inner = [(child, guards) for child in ast.iter_child_nodes(node)]
         if isinstance(node, ast.If) and not is_main(node):
-            inner = [(child, (*conditions, (node.test, True))) for child in node.body]
-            inner += [(child, (*conditions, (node.test, False))) for child in node.orelse]
+            inner = [(child, (*guards, (node.test, True))) for child in node.body]
+            inner += [(child, (*guards, (node.test, False))) for child in node.orelse]
         elif isinstance(node, ast.For | ast.While | ast.ExceptHandler | ast.match_case):
-            inner = [(child, (*conditions, (None, True))) for child in ast.iter_child_nodes(node)]
+            inner = [(child, (*guards, (None, True))) for child in ast.iter_child_nodes(node)]
         left += reversed(inner)
     return found
 
@@ -371,7 +371,7 @@ class SetItems:
     def _holds(self, each: ItemSet, depth: int) -> bool | None:
         """Return whether the conditions above a statement hold; None where that is not in the file."""
         is_known = True
-        for test, wanted in each.conditions:
+        for test, wanted in each.guards:
             try:
                 if test is not None and self._met(test, depth + 1) is not wanted:
                     return False

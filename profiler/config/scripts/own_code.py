@@ -267,8 +267,8 @@ def foreign_trainers(
             yield f"trains by a class {name} of its own ({where(line)}), which derives from none of trl"
     plain = {*_OF_TRANSFORMERS, *derived_trainers(tree, _OF_TRANSFORMERS)}
     for call in [call for call in calls if called_name(call) in plain][: bool(configs and not trainers)]:
-        name, line = called_name(call), where(call.lineno)
-        yield f"gives {called_name(configs[0])} to {name} ({line}), which is no trainer of trl"
+        said = f"{called_name(call)} ({where(call.lineno)})"
+        yield f"gives {called_name(configs[0])} to {said}, which is no trainer of trl"
 
 
 _OF_TRANSFORMERS = ("Trainer", "Seq2SeqTrainer")

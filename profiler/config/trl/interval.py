@@ -181,8 +181,7 @@ def _decided(readings: Mapping[str, TrlReading], recipe: Recipe) -> Iterator[Not
         for release, reading in readings.items():
             by_value.setdefault(_as_text(key, reading.point.get(key)), []).append(release)
         meanings = dict.fromkeys(reading.taken.get(key, "") for reading in readings.values())
-        is_other = key == "dtype" and any(meanings)  # than that of a script, which is none of trl's defaults
-        if is_other or list(by_value) != [_as_text(key, todays.get(key))]:
+        if list(by_value) != [_as_text(key, todays.get(key))] or (key == "dtype" and any(meanings)):
             yield Note(key=key, text=_decided_text(key, by_value, [meaning for meaning in meanings if meaning]))
 
 
