@@ -32,7 +32,6 @@ from profiler.config.scripts.declared import (
     entries_of,
 )
 from profiler.config.scripts.names import (
-    APART,
     ASKS_FOR_ADAPTER,
     ASKS_FOR_BFLOAT16,
     ASKS_FOR_GPU,
@@ -43,6 +42,7 @@ from profiler.config.scripts.names import (
     calculated,
     called_name,
     compared,
+    line_text,
     owner_name,
     plain_name,
     runs_always,
@@ -148,13 +148,10 @@ class Evaluator:
                 try:
                     return self._value(stated, depth + 1)
                 except NoLiteralError:
-                    self.taken.append(f"{plain_name(owner)}.{name}, which {self._line(line)} may set,")
+                    self.taken.append(f"{plain_name(owner)}.{name}, which {line_text(line, self._where)} may set,")
                 finally:
                     self._sets[owner, name] = stated, line
         return None
-
-    def _line(self, line: int) -> str:
-        return f"line {line}" if line < APART else self._where(line)
 
     def _from_outside(self, outside: OutsideValue, depth: int) -> object:
         """Return what a command line passes, else the script's own default, which is named."""
@@ -337,7 +334,9 @@ class Evaluator:
     def _item_set(self, owner: ast.expr, key: str, depth: int) -> object:
         """Return what a script sets in a user's file that it has read, or name the line that may; None for nothing."""
         value, lines = self._items.found(ast.unparse(owner), key, depth)
-        self.taken += [f"{plain_name(ast.unparse(owner))}[{key}], which {self._line(each)} may set," for each in lines]
+        self.taken += [
+            f"{plain_name(ast.unparse(owner))}[{key}], which {line_text(each, self._where)} may set," for each in lines
+        ]
         if isinstance(value, Open):
             raise NoLiteralError
         return value

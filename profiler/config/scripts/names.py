@@ -30,6 +30,11 @@ OWN = "own "
 """What is before the name of a script's own class that has the name of one of trl's."""
 
 
+def line_text(line: int, where: Where) -> str:
+    """Return how a short sentence names a line: by its number, and that of a module by its file as well."""
+    return f"line {line}" if line < APART else where(line)
+
+
 def called_name(call: ast.Call) -> str:
     """Return `f` of ``f(...)`` and of ``x.f(...)``; empty if what is called has no name."""
     match call.func:
@@ -177,7 +182,7 @@ SCORES = "ForSequenceClassification"
 """The end of classes of models that score rows."""
 
 
-def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
+def of_old_trainer(call: ast.Call, where: Where) -> Iterator[Fault]:
     """Refuse a trainer of preferences that takes what only one before 0.16 takes: that makes all logits.
 
     Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16. Of several calls of a script, one may
@@ -188,7 +193,7 @@ def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
             f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
         )
         hint = f"Give trl={NEWEST} for what that of today needs."
-        yield Fault(key=each.arg or "", found=f"line {call.lineno}", problem=problem, hint=hint)
+        yield Fault(key=each.arg or "", found=line_text(call.lineno, where), problem=problem, hint=hint)
 
 
 NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
@@ -268,7 +273,7 @@ class Found:
     def read_reward_model(self, call: ast.Call, literal_or: Callable[[ast.expr, object], object]) -> None:
         """Read a model that scores completions."""
         model = literal_or(call.args[0], None) if call.args else None
-        note = not_counted(f"the reward model of line {call.lineno}")
+        note = not_counted(f"the reward model of line {call.lineno % APART}")
         if isinstance(model, str):
             self.values["reward_model_name_or_path"] = model
             note = Note(key="", text=f"the reward model {model} in the policy's dtype")

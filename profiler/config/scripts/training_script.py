@@ -268,7 +268,8 @@ class _Script:
             self._found.read_rewards(call, self._literal_or)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             self._read_reference(call)
-            self._found.earlier += of_old_trainer(call) if all(any(of_old_trainer(each)) for each in called) else ()
+            if all(any(of_old_trainer(each, self._where)) for each in called):
+                self._found.earlier += of_old_trainer(call, self._where)
 
     def _read_reference(self, call: ast.Call) -> None:
         """Name a reference that trl keeps because it is given, where it would have none of its own."""
