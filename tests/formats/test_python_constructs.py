@@ -255,3 +255,22 @@ GRPOTrainer(str(MODEL), args=GRPOConfig()).train()
 """
     for model in ('ROOT / "models" / "Qwen2.5-1.5B"', 'os.path.join(ROOT, "models", "Qwen2.5-1.5B")'):
         assert both(tmp_path, text.replace("MODEL", model))[0]["model"] == "qwen2.5-1.5b"
+
+
+@pytest.mark.parametrize(
+    ("starts", "rows"), [("", 6), ("fire.Fire(train)", 6), ("train(rows=4)", 4), ("each(train)", 8)]
+)
+def test_parameters_of_a_function_that_the_file_does_not_call(tmp_path, starts, rows):
+    """Of stefanocarrera7/autophagy_code: another file calls it."""
+    text = f"""import fire
+from trl import SFTConfig, SFTTrainer
+class Unused:
+    def __init__(self, rows=2):
+        self.rows = rows
+def train(rows: int = 6):
+    SFTTrainer("{MODEL}", args=SFTConfig(per_device_train_batch_size=rows, max_length=64)).train()
+{starts}
+"""
+    trial, notes = both(tmp_path, text, "trl=1.16")
+    assert trial["per_device_train_batch_size"] == rows
+    assert ("the default of rows of train" in notes) is (rows == 6)

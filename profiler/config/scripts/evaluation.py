@@ -47,7 +47,7 @@ from profiler.config.scripts.names import (
     plain_name,
     runs_always,
 )
-from profiler.config.scripts.variables import arguments_of, attributes_set, bound_once
+from profiler.config.scripts.variables import arguments_of, attributes_set, bound_once, open_parameters
 
 _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
@@ -57,7 +57,7 @@ class Evaluator:
     """The values of one script."""
 
     def __init__(self, tree: ast.Module, declared: Declared, given: Given, where: Where = "line {}".format) -> None:
-        self._literals, self._sets = dict(bound_once(tree)), attributes_set(tree)
+        self._literals, self._sets, self._open = dict(bound_once(tree)), attributes_set(tree), open_parameters(tree)
         self._outside = OutsideValues(tree, declared.functions)
         self._declared, self._given, self._where = declared, given, where
         self._local: list[dict[str, object]] = []
@@ -175,6 +175,9 @@ class Evaluator:
         if self._outside.is_namespace(name):
             return Namespace()
         stated = self._literals.get(name)
+        if stated is None and name in self._open:
+            self.taken.append(f"{plain_name(name)} of {self._open[name][0]}")
+            stated = self._open[name][1]
         if stated is None and name in self._declared.classes:
             return Instance(kind=self._declared.classes[name], given={})
         try:

@@ -295,6 +295,24 @@ def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
         yield from arguments_of(function, found[0], with_defaults=not is_method).items()
 
 
+def open_parameters(tree: ast.Module) -> dict[str, tuple[str, ast.expr]]:
+    """Return the parameters of functions that only a command line or another file calls, with function and default."""
+    started = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and called_name(each) in _STARTS]
+    passed = {id(value) for call in started for value in call.args}
+    named = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and id(each) not in passed}
+    found: dict[str, tuple[str, ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name not in named and _names_of(node)[:1] != ["self"]:
+            call = ast.Call(func=ast.Name(id=node.name), args=[], keywords=[])
+            found.update({name: (node.name, value) for name, value in arguments_of(node, call).items()})
+    bound = _bindings(tree)
+    return {name: each for name, each in found.items() if bound[name] == 1}
+
+
+_STARTS = ("Fire", "cli", "run")
+"""Functions that make options of a command line of the parameters of a function: of fire, tyro and typer."""
+
+
 def _names_of(function: ast.FunctionDef) -> list[str]:
     return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
 
