@@ -297,9 +297,10 @@ def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 def open_parameters(tree: ast.Module) -> dict[str, tuple[str, ast.expr]]:
     """Return the parameters of functions that only a command line or another file calls, with function and default."""
-    started = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and called_name(each) in _STARTS]
-    passed = {id(value) for call in started for value in call.args}
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    passed = {id(value) for call in calls if called_name(call) in _STARTS for value in call.args}
     named = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and id(each) not in passed}
+    named |= {called_name(call) for call in calls if call.args and isinstance(call.func, ast.Attribute)}
     found: dict[str, tuple[str, ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name not in named and _names_of(node)[:1] != ["self"]:
