@@ -274,3 +274,15 @@ def train(rows: int = 6):
     trial, notes = both(tmp_path, text, "trl=1.16")
     assert trial["per_device_train_batch_size"] == rows
     assert ("the default of rows of train" in notes) is (rows == 6)
+
+
+def test_the_trainers_arguments_count_next_to_others(tmp_path):
+    """Of Bensonluo/4bit-QLoRA-post-training: a configuration for `beta`, and the arguments of transformers."""
+    text = f"""from transformers import TrainingArguments
+from trl import DPOConfig, DPOTrainer
+settings = DPOConfig(beta=0.3, max_length=640)
+args = TrainingArguments(per_device_train_batch_size=3)
+DPOTrainer("{MODEL}", args=args, beta=settings.beta).train()
+"""
+    trial, _ = both(tmp_path, text, "trl=1.16")
+    assert (trial["per_device_train_batch_size"], trial["max_length"]) == (3, 640)

@@ -166,7 +166,10 @@ class _Script:
     def _configs_read(self) -> list[ast.Call]:
         """Return the calls that make the arguments of a trainer: of trl, or else of transformers."""
         names = (TRAINING_ARGUMENTS, *self._declared.derived(TRAINING_ARGUMENTS))
-        return self._called(*self._configs) or ([] if self._is_of_unsloth else self._called(*names))
+        plain = [] if self._is_of_unsloth else self._called(*names)
+        given = {ast.unparse(each) for call in self._called(*self._trainers) for each in given_argument(call, "args")}
+        taken = plain if given & self._declared.made_by(names) else []
+        return [*self._called(*self._configs), *taken] or plain
 
     def _read_sets(self, configs: Sequence[ast.Call]) -> None:
         """Read what the script sets on the arguments after they are made."""
