@@ -33,7 +33,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, Usag
 from profiler.domain.runs.outcome import Outcome
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.rendering.layouts.markdown import markdown_table
-from profiler.rendering.sweep.comparison import as_csv
+from profiler.rendering.layouts.script_data import as_csv
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.stores.record_store import RecordStore
 

@@ -26,7 +26,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.memory import as_gib
 from profiler.rendering.layouts.markdown import markdown_table
-from profiler.rendering.sweep.comparison import as_csv
+from profiler.rendering.layouts.script_data import as_csv
 from profiler.storage.files.atomic import write_atomically
 
 GRID = "verl_tuning"

@@ -32,7 +32,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.storage.files.atomic import write_atomically
-from profiler.storage.foreign.fingerprint import content_of
+from profiler.storage.foreign.model_config import content_of
 from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 

@@ -47,7 +47,8 @@ _READ = (
         "trl 1.16, transformers 5.23, peft 0.21",
         "literals, constants, f-strings, dictionaries, functions with one `return`, the user's YAML where the script "
         "looks values up in it, options of argparse and fire and fields of "
-        "dataclasses with their defaults; calls under conditions that do not hold are passed",
+        "dataclasses with their defaults, modules next to the script, entries that are set in dictionaries; calls "
+        "under conditions that do not hold are passed",
         "a trainer that is not trl's and derives from none of it, two values of one key; what is no literal is named "
         "with its line, and a class of a module that is not there by its name",
         "python_scripts",

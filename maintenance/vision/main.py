@@ -24,7 +24,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.models.builtin_models import VISION_MODELS
 from profiler.domain.trials.trial import TrialSpec
-from profiler.rendering.sweep.comparison import as_csv
+from profiler.rendering.layouts.script_data import as_csv
 from profiler.storage.files.atomic import write_atomically
 
 ROWS, NAME = "rows.csv", "vision"

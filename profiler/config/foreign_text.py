@@ -7,11 +7,9 @@ format.
 import ast
 import json
 import re
-import sys
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -133,131 +131,6 @@ def parse_python(text: str) -> ast.Module:
         raise ForeignTextError("has expressions that are nested too deep") from error
     except (SyntaxError, ValueError) as error:
         raise ForeignTextError(f"is not valid Python ({_one_line(error)})") from error
-
-
-ModuleReader = Callable[[str], str | None]
-"""Returns the text of a module of the user by its path, ``a/b.py``; None if there is none."""
-
-
-def add_modules(tree: ast.Module, read: ModuleReader | None, where: Callable[[int], str]) -> Callable[[int], str]:
-    """Add to a script what it takes from modules of its own, and return how sentences name a line of both.
-
-    Then what fire passes to a function, and what a function passes on as ``**kwargs``, is spelled out.
-
-    Args:
-        tree: The script. Names that are found in a module are no longer imported.
-        read: Returns the text of a module; None if none is read.
-        where: How sentences name a line of the script.
-    """
-    modules: dict[str, dict[str, list[ast.stmt]]] = {}
-    asked = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    while asked and len(modules) < _MOST_MODULES:
-        node = asked.pop(0)
-        path = f"{(node.module or '').replace('.', '/')}.py"
-        if path.partition("/")[0].removesuffix(".py") in _LIBRARIES:
-            continue
-        if path not in modules:
-            text = read(path) if read is not None else None
-            modules[path] = _defined(text, len(modules) + 1) if text is not None else {}
-        left = [each.name for each in node.names if each.asname is None and each.name in modules[path]]
-        node.names = [each for each in node.names if each.name not in left]
-        while left:
-            for statement in modules[path].pop(left.pop(), ()):
-                tree.body.append(statement)
-                asked += [statement] if isinstance(statement, ast.ImportFrom) else []
-                left += [each.id for each in ast.walk(statement) if isinstance(each, ast.Name)]
-    names = list(modules)
-    _spell_out(tree)
-
-    def said(line: int) -> str:
-        return where(line) if line < _APART else f"line {line % _APART} of {names[line // _APART - 1]}"
-
-    return said
-
-
-_APART, _MOST_MODULES = 1_000_000, 20
-"""Lines by which those of each module are moved, and how many modules are read."""
-
-_LIBRARIES = (
-    *("", "trl", "transformers", "peft", "torch", "datasets", "accelerate", "unsloth", "vllm", "bitsandbytes"),
-    *sys.stdlib_module_names,
-)
-
-
-def _defined(text: str, number: int) -> dict[str, list[ast.stmt]]:
-    """Return the statements of a module that bind each name, their lines moved; none if it is not valid Python."""
-    found: dict[str, list[ast.stmt]] = {}
-    try:
-        body = parse_python(text).body
-    except ForeignTextError:
-        return found
-    for each in body:
-        ast.increment_lineno(each, number * _APART)
-        names = [alias.asname or alias.name for alias in each.names] if isinstance(each, ast.ImportFrom) else []
-        if isinstance(each, ast.FunctionDef | ast.ClassDef):
-            names = [each.name]
-        elif isinstance(each, ast.Assign | ast.AnnAssign):
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            names = [target.id for target in targets if isinstance(target, ast.Name)]
-        for name in names:
-            found.setdefault(name, []).append(each)
-    return found
-
-
-_OPTIONS = "_options_of_fire"
-
-
-def _spell_out(tree: ast.Module) -> None:
-    """Replace what a script leaves to fire or to ``**kwargs`` by what it stands for.
-
-    By hand: ``def main(rows=4): f(batch=rows)`` with ``fire.Fire(main)`` is ``f(batch=options.rows)`` with an option of
-    argparse. If that is the only call of ``f``, its ``GRPOConfig(**kwargs)`` is ``GRPOConfig(batch=options.rows)``.
-    """
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    calls: dict[str, list[ast.Call]] = {}
-    for node in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        calls.setdefault(name, []).append(node)
-    for call in calls.get("Fire", ())[:1]:
-        if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id in functions:
-            _take_options(tree, functions[call.args[0].id])
-    left = MOST_NODES
-    for name, function in functions.items():
-        rest, given = function.args.kwarg and function.args.kwarg.arg, calls.get(name, ())
-        own = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
-        passed = [each for each in given[0].keywords if each.arg not in own] if given else []
-        for inner in ast.walk(function) if rest is not None and len(given) == 1 else ():
-            if not isinstance(inner, ast.Call) or left < 0:
-                continue
-            several = [
-                passed if (each.arg, getattr(each.value, "id", "")) == (None, rest) else [each]
-                for each in inner.keywords
-            ]
-            inner.keywords = [each for some in several for each in some]
-            left -= len(inner.keywords)
-
-
-def _take_options(tree: ast.Module, function: ast.FunctionDef) -> None:
-    """Make the parameters of a function options of argparse, up to where it binds their names again."""
-    given, first = function.args, [*function.args.posonlyargs, *function.args.args]
-    names = [each.arg for each in (*first, *given.kwonlyargs)]
-    defaults = [*[None] * (len(first) - len(given.defaults)), *given.defaults, *given.kw_defaults]
-    lines = ["_fire = argparse.ArgumentParser()"]
-    for name, default in zip(names, defaults, strict=True):
-        stated = f", default={ast.unparse(default)}" if default is not None else ""
-        lines.append(f"_fire.add_argument('--{name}'{stated})")
-    lines += [f"{_OPTIONS} = _fire.parse_args()", *(f"{_OPTIONS}_{name} = {_OPTIONS}.{name}" for name in names)]
-    made = ast.parse("\n".join(lines)).body
-    tree.body += [ast.increment_lineno(statement, function.lineno) for statement in made]
-    last = dict.fromkeys(names, function.end_lineno or 0)
-    for statement in [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in last:
-                last[node.id] = min(last[node.id], statement.end_lineno or 0)
-    function.args = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno <= last.get(node.id, 0):
-            node.id = f"{_OPTIONS}_{node.id}"
 
 
 def _check_size(size_bytes: int, most_bytes: int) -> None:

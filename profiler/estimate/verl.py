@@ -16,7 +16,8 @@ from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.config.verl.assertions import refusals
 from profiler.config.verl.config import VerlReading, read_verl
 from profiler.config.verl.keys import VERSIONS
-from profiler.config.verl.sources import VerlSource, releases_of
+from profiler.config.verl.sources import VerlSource
+from profiler.config.verl.workers import releases_of
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.cards.gpu_names import gpu_named, name_card

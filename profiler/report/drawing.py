@@ -15,8 +15,9 @@ from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
 from profiler.rendering.figures.theme import rendered
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
+from profiler.rendering.layouts.script_data import as_csv
 from profiler.rendering.layouts.terminal import print_document
-from profiler.rendering.sweep.comparison import as_csv, latex_tables
+from profiler.rendering.sweep.comparison import latex_tables
 from profiler.rendering.sweep.page import SectionFigures, sweep_page
 from profiler.rendering.sweep.summary import rank_table, sweep_summary
 from profiler.report.estimated_limits import estimated_limits

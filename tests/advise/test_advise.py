@@ -11,9 +11,9 @@ from profiler.advise.main import main
 from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_from_mapping
-from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, KEYS_OF_SOME, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl.config import read_trl_config
-from profiler.config.trl.yaml import KEYS_OF_SOME, OLD_KEYS, trl_arguments
+from profiler.config.trl.yaml import OLD_KEYS, trl_arguments
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK
 from profiler.domain.trials.recipe import GENERATING, Recipe

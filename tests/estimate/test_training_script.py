@@ -89,7 +89,7 @@ def test_what_is_no_literal_is_named_as_assumed(script):
     [
         "for ROWS in (2, 4): pass",
         "import numpy as ROWS",
-        "def f(ROWS): pass",
+        "def ROWS(): pass",
         "ROWS += 1",
         "def f():\n    global ROWS",
         "with open('x') as ROWS: pass",

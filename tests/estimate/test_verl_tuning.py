@@ -12,7 +12,7 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.config.verl.config import read_verl, read_verl_config
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.rendering.sweep.comparison import as_csv
+from profiler.rendering.layouts.script_data import as_csv
 
 KEPT = Path(__file__).parents[2] / "results" / "reference" / "verl_tuning"
 ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"

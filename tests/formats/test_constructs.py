@@ -182,7 +182,10 @@ def test_a_call_for_an_older_release_is_one_of_two(tmp_path, capsys):
     assert "tokenizer" not in said_so
     assert "tuning=null: is that of the adapter which line 8 of train.py loads" in said_so
     alone = IN_A_DICTIONARY.replace("processing_class=", "tokenizer=")
-    assert "tokenizer=line" in refusal(tmp_path, "train.py", alone, capsys, "trl=1.16")
+    assert "tokenizer=line" in refusal(tmp_path, "train.py", alone, capsys)
+    adapter = ("tuning=lora", "lora_rank=16", "lora_target_modules=[q_proj]")
+    stated = said(read(tmp_path, "train.py", alone, *adapter, "trl=1.16"))
+    assert "trl 1.16 as stated, although line 15 gives tokenizer to the trainer" in " ".join(stated["notes"])
 
 
 FACTORY = "stage: sft\nfinetuning_type: lora\nlora_target: all\ntemplate: qwen\ncutoff_len: 512\nquantization_bit: 4\n"
@@ -287,6 +290,9 @@ def test_a_trainer_with_a_name_of_its_own_is_named_or_refused(tmp_path, capsys):
     (tmp_path / "ours").mkdir()
     module = tmp_path / "ours" / "intuition.py"
     module.write_text("class IntuitionTrainer(Trainer):\n    pass\n", encoding="utf-8")
+    assert main(list(words)) == EXIT_USAGE
+    assert "gives GRPOConfig to IntuitionTrainer (line 4 of train.py), which is no trainer" in capsys.readouterr().err
+    module.write_text("class IntuitionTrainer(Own):\n    pass\n", encoding="utf-8")
     assert main(list(words)) == EXIT_USAGE
     assert "trains by a class IntuitionTrainer of its own" in capsys.readouterr().err
     module.write_text("class IntuitionTrainer(GRPOTrainer):\n    pass\n", encoding="utf-8")

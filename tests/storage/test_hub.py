@@ -9,8 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from profiler.storage.foreign import hub
-from profiler.storage.foreign.hub import HubError, hub_file
-from profiler.storage.foreign.hub_cache import cached_file, find_in_cache, hub_settings
+from profiler.storage.foreign.hub import HubError, cached_file, find_in_cache, hub_file, hub_settings
 
 COMMIT = "a" * 40
 CONFIG = json.dumps({"model_type": "llama"}).encode()

@@ -16,7 +16,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.errors import UsageError
 from profiler.domain.runs.outcome import Status, TrialRecord, Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
-from profiler.storage.foreign.fingerprint import content_of
+from profiler.storage.foreign.model_config import content_of
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import write_tables
 

@@ -1,7 +1,7 @@
 """The comparison of methods and models, as a tidy frame too, and what changed between two sweeps."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -97,9 +97,7 @@ def _section(setting: Setting, named: Naming, found: Sequence[Cell]) -> Section:
 def _with_different_labels(found: Sequence[Cell], named: Naming) -> list[Cell]:
     """Return the cells with labels that tell any two of the same model apart."""
     # The setting says backend and card, unless a capped card is as large as a whole one.
-    spelled_out = [
-        replace(cell, label=named.label(cell.keys)) if repeated else cell for cell, repeated in _repeated(found)
-    ]
+    spelled_out = [replace(cell, label=named.label(cell.keys)) if twice else cell for cell, twice in _repeated(found)]
     return [
         # Rows of the same keys: somebody edited an id.
         replace(cell, label=f"{cell.label}, {cell.trial_id[:8]}") if repeated else cell
@@ -113,37 +111,25 @@ def _repeated(found: Sequence[Cell]) -> list[tuple[Cell, bool]]:
     return [(cell, places[cell.label, cell.model] > 1) for cell in found]
 
 
+_COLUMNS: Mapping[str, tuple[str, Callable[[Cell], object]]] = {
+    "origin": ("string", lambda cell: cell.setting.origin),
+    "card": ("string", lambda cell: cell.setting.card),
+    "method": ("string", lambda cell: cell.label),
+    "model": ("string", lambda cell: cell.model),
+    "status": ("string", lambda cell: cell.status.value),
+    "result_bytes": ("Int64", lambda cell: cell.result_bytes),
+    "missing_bytes": ("Int64", lambda cell: cell.missing_bytes),
+    "estimated_bytes": ("Int64", lambda cell: cell.estimated_bytes),
+    "estimate_error_ratio": ("Float64", lambda cell: cell.estimate_error_ratio),
+    "published": ("string", lambda cell: cell.published.printed if cell.published else None),
+}
+"""Columns of the tidy frame: their type, and what a cell has in them."""
+
+
 def comparison_frame(sections: Iterable[Section]) -> pd.DataFrame:
     """Return one row per cell: its place, result, estimate and published figure. Null: unknown."""
-    columns = {
-        "origin": "string",
-        "card": "string",
-        "method": "string",
-        "model": "string",
-        "status": "string",
-        "result_bytes": "Int64",
-        "missing_bytes": "Int64",
-        "estimated_bytes": "Int64",
-        "estimate_error_ratio": "Float64",
-        "published": "string",
-    }
-    rows = [
-        (
-            section.setting.origin,
-            section.setting.card,
-            cell.label,
-            cell.model,
-            cell.status.value,
-            cell.result_bytes,
-            cell.missing_bytes,
-            cell.estimated_bytes,
-            cell.estimate_error_ratio,
-            cell.published.printed if cell.published else None,
-        )
-        for section in sections
-        for cell in section.in_order()
-    ]
-    return pd.DataFrame(rows, columns=list(columns)).astype(columns)
+    rows = [[of(cell) for _, of in _COLUMNS.values()] for section in sections for cell in section.in_order()]
+    return pd.DataFrame(rows, columns=list(_COLUMNS)).astype({name: kind for name, (kind, _) in _COLUMNS.items()})
 
 
 NOISE_RATIO = 0.01

@@ -105,14 +105,18 @@ def assumed_note(key: str, why: str) -> Note | None:
     """Return the note of an open value; None for a key that changes no memory."""
     if key in KEY_OF:
         name = KEY_OF[key]
-        declared = key_named(name)
-        default = _DEFAULTS.get(name, declared.default if declared.given_default is None else declared.given_default)
-        return Note(key=name, text=f"{name}={show(default)} ({why})", is_open=True)
+        return Note(key=name, text=f"{name}={show(assumed_value(name))} ({why})", is_open=True)
     if key in NEUTRAL_VALUES:
         return Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({why})")
     if key == _EVALUATED:
         return Note(key=key, text=f"{key}={EVALUATED_ROWS} ({why})", is_open=True)
     return Note(key="", text=f"no {key} ({why})") if key in _LEFT_OUT else None
+
+
+def assumed_value(name: str) -> object:
+    """Return the value of an open key of a trial."""
+    declared = key_named(name)
+    return _DEFAULTS.get(name, declared.default if declared.given_default is None else declared.given_default)
 
 
 LENGTHS = key_named("max_length").trl_names

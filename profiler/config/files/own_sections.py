@@ -19,6 +19,17 @@ from profiler.domain.trials.keys import Group, MemoryOrder
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import key_named
 
+MOST_DIGITS = 15
+"""Longest number that arithmetic may make."""
+
+
+ANY_KEY = "**"
+"""The key of a mapping that may have keys which are not in the file."""
+
+
+class NoLiteralError(ValueError):
+    """An expression whose value is not in the file."""
+
 
 class FileKeys(Mapping[str, object]):
     """The keys of a file, or of a section of it, as a script looks them up."""
@@ -329,3 +340,55 @@ def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tupl
         what = f"is for {others[0]}, which has no recipe here" if others else "does not say which trainer it is for"
         return None, [Fault(key="recipe", found=name, problem=what, hint=f"The recipes are {', '.join(Recipe)}.")]
     return None, []
+
+
+def contained(owner: object, key: object) -> bool:
+    """Return whether a list or mapping has a value or key.
+
+    Raises:
+        NoLiteralError: What it has is not in the file.
+    """
+    match owner:
+        case FileKeys(is_open=False) | dict():
+            if show(key) not in owner and ANY_KEY in owner:
+                raise NoLiteralError
+            return show(key) in owner
+        case list():
+            return key in owner
+    raise NoLiteralError
+
+
+def item_of(owner: object, key: object) -> object:
+    """Return an entry of a mapping or an item of a list.
+
+    Raises:
+        NoLiteralError: It has none.
+    """
+    match owner, key:
+        case Mapping(), _ if show(key) in owner:
+            return owner[show(key)]
+        case list(), int() if -len(owner) <= key < len(owner):
+            return owner[key]
+    raise NoLiteralError
+
+
+def extreme_of(name: str, values: list[object]) -> object:
+    """Return what `min` or `max` returns for whole numbers."""
+    numbers = [each for each in values if isinstance(each, int)]
+    if len(numbers) < len(values):
+        raise NoLiteralError
+    return min(numbers) if name == "min" else max(numbers)
+
+
+def number_of(kind: str, value: object) -> int | float:
+    """Return what `int` or `float` returns.
+
+    Raises:
+        NoLiteralError: It fails, or the number is long.
+    """
+    if not isinstance(value, int | float | str) or len(str(value)) > MOST_DIGITS:
+        raise NoLiteralError
+    try:
+        return int(value) if kind == "int" else float(value)
+    except ValueError as error:
+        raise NoLiteralError from error

@@ -4,14 +4,11 @@ Functions, classes with fields, and values of its command line with defaults.
 """
 
 import ast
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
 
-from profiler.config.files.own_sections import FileKeys
-from profiler.config.foreign_text import ModuleReader
-from profiler.config.scripts.names import RECIPES, TRAINERS, called_name
+from profiler.config.files.own_sections import ANY_KEY, FileKeys, NoLiteralError
+from profiler.config.scripts.names import OWN, RECIPES, TRAINERS, ModuleReader, called_name, has_name, is_main
 
 PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
 """Parsers that fill dataclasses from the command line, the last of alignment-handbook."""
@@ -42,6 +39,19 @@ class Fields:
     defaults: dict[str, ast.expr]
     names: frozenset[str]
     """The fields that the script declares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Namespace:
+    """What `parse_args` of argparse returns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """An instance of a class with fields."""
+
+    kind: Fields
+    given: Mapping[str, object]
 
 
 class Declared:
@@ -105,7 +115,7 @@ class Declared:
         return frozenset(name for kind in self.parsed.values() for name in kind.names) - trls
 
     def _add_class(self, node: ast.ClassDef) -> None:
-        bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if _has_name(base)]
+        bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if has_name(base)]
         above = [self.classes[base] for base in bases if base in self.classes]
         own = dict(_fields(node))
         names = frozenset(
@@ -117,11 +127,20 @@ class Declared:
         own.update({} if of_trl else _constants(node))
         inherited = {key: value for each in above for key, value in each.defaults.items()}
         self.classes[node.name] = Fields(
-            name=node.name,
+            name=node.name.removeprefix(OWN),
             of_trl=of_trl,
             defaults={**inherited, **own},
             names=names.union(*(each.names for each in above)),
         )
+
+    def _take_unseen(self, tree: ast.Module) -> None:
+        for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) in TRAINERS]:
+            for name in [ast.unparse(each.value) for each in call.keywords if each.arg == "args"]:
+                kind = self.parsed.get(name)
+                if kind is not None and not (kind.of_trl or kind.names or kind.defaults):
+                    of_trl = f"{TRAINERS[called_name(call)].in_classes}Config"
+                    self.parsed[name] = replace(kind, of_trl=of_trl)
+                    self.unseen.add(kind.name)
 
     def _add_parsed(self, tree: ast.Module) -> None:
         parsers: dict[str, list[Fields]] = {}
@@ -154,15 +173,6 @@ class Declared:
             match node:
                 case ast.arg(arg=name, annotation=ast.Name(id=annotated)) if annotated in self.classes and self.parsed:
                     self.parsed.setdefault(name, self.classes[annotated])
-
-    def _take_unseen(self, tree: ast.Module) -> None:
-        for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) in TRAINERS]:
-            for name in [ast.unparse(each.value) for each in call.keywords if each.arg == "args"]:
-                kind = self.parsed.get(name)
-                if kind is not None and not (kind.of_trl or kind.names or kind.defaults):
-                    of_trl = f"{TRAINERS[called_name(call)].in_classes}Config"
-                    self.parsed[name] = replace(kind, of_trl=of_trl)
-                    self.unseen.add(kind.name)
 
     def _filled(self, call: ast.Call, parsers: dict[str, list[Fields]]) -> list[Fields]:
         match call.func:
@@ -206,35 +216,6 @@ def _made(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield name, called_name(call)
 
 
-def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, str]:
-    """Return the classes of the script that derive from a trainer, each with that one."""
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if _has_name(base)]
-            trainer = next((found.get(base, base) for base in bases if base in trainers or base in found), None)
-            if trainer is not None:
-                found[node.name] = trainer
-    return found
-
-
-def own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:
-    """Return the classes of the script with the name of a trainer of trl that derive from none, with their lines."""
-    of_trl = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "trl"
-        for alias in node.names
-    }
-    derived = derived_trainers(tree, of_trl.union(trainers))
-    classes = {node.name: node.lineno for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    return {name: line for name, line in classes.items() if name in trainers and name not in derived}
-
-
-def _has_name(base: ast.expr) -> TypeGuard[ast.Name | ast.Attribute]:
-    return isinstance(base, ast.Name | ast.Attribute)
-
-
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
     """Return the fields of a class with their defaults."""
     for each in node.body:
@@ -276,124 +257,137 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutsideValue:
-    """A value that the script takes from outside."""
+class Open:
+    """An entry of a mapping whose value is not in the file."""
 
-    name: str
-    """An option, ``--rows``, or an environment variable, ``$ROWS``."""
-    default: ast.expr | None
-    """None where the script states none."""
-    keys: tuple[str, ...] = ()
-    """The names of an option as arguments of a command line have them: ``max_rows``; none of a variable."""
-    is_off: bool = False
-    """Whether the option stands for false where it is passed."""
+    expression: ast.expr
 
 
-class OutsideValues:
-    """The values that a script takes from outside, where each has one default."""
+@dataclass(frozen=True, kw_only=True)
+class ItemSet:
+    """A statement that sets an entry of a mapping, or several."""
 
-    def __init__(self, tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> None:
-        """Read the options of argparse in a script, with its functions by name."""
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self._options: dict[str, OutsideValue | None] = {}
-        for call in calls:
-            for name, found in _option(call):
-                self._options[name] = None if name in self._options else found
-        self._namespaces = set(_namespaces(tree, functions))
-
-    def options(self) -> Iterator[tuple[str, OutsideValue]]:
-        """Return every option that is declared once, with the name of its attribute."""
-        for name, found in self._options.items():
-            if found is not None:
-                yield name, found
-
-    def is_namespace(self, name: str) -> bool:
-        """Return whether a name stands for what argparse returns."""
-        return name in self._namespaces
-
-    def find(self, expression: ast.expr) -> OutsideValue | None:
-        """Return what `expression` reads; None unless it is an option or a variable with a default."""
-        match expression:
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in self._namespaces:
-                return self._options.get(name)
-            case ast.Call(args=[ast.Constant(value=str(name)), default], keywords=[]) if _reads_environment(expression):
-                return OutsideValue(name=f"${name}", default=default)
-        return None
+    key: ast.expr | None
+    """None where the value is a mapping whose entries are set."""
+    value: ast.expr
+    """A slice where the entry is removed, or becomes what is not followed."""
+    guards: tuple[tuple[ast.expr | None, bool], ...]
+    """The conditions above it and what they must be; None for a loop."""
+    line: int
 
 
-def _option(call: ast.Call) -> Iterator[tuple[str, OutsideValue]]:
-    """Return the attribute of an `add_argument` call with its option."""
-    match call.func:
-        case ast.Attribute(attr="add_argument"):
-            pass
-        case _:
-            return
-    flags = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    named = {each.arg: each.value for each in call.keywords if each.arg is not None}
-    long = [flag for flag in flags if flag.startswith("--")]
-    if not long:
-        return
-    stated = named.get("dest")
-    name = stated.value if isinstance(stated, ast.Constant) else long[0].removeprefix("--").replace("-", "_")
-    default = named.get("default", _of_switch(named.get("action")))
-    yield (
-        str(name),
-        OutsideValue(
-            name=long[0],
-            default=None if default is None else _as_argparse_does(named.get("type"), default),
-            keys=tuple(flag.lstrip("-").replace("-", "_") for flag in flags if flag.startswith("-")),
-            is_off=_is_store_false(named.get("action")),
-        ),
-    )
+def items_set(tree: ast.Module) -> dict[str, list[ItemSet]]:
+    """Return what statements set in each mapping after it is made, by the text of its expression, in their order."""
+    found: dict[str, list[ItemSet]] = {}
+    left: list[tuple[ast.AST, tuple[tuple[ast.expr | None, bool], ...]]] = [(tree, ())]
+    while left:
+        node, guards = left.pop()
+        for owner, key, value in _sets_item(node):
+            each = ItemSet(key=key, value=value, guards=guards, line=getattr(node, "lineno", 0))
+            found.setdefault(ast.unparse(owner), []).append(each)
+        inner = [(child, guards) for child in ast.iter_child_nodes(node)]
+        if isinstance(node, ast.If) and not is_main(node):
+            inner = [(child, (*guards, (node.test, True))) for child in node.body]
+            inner += [(child, (*guards, (node.test, False))) for child in node.orelse]
+        elif isinstance(node, ast.For | ast.While | ast.ExceptHandler | ast.match_case):
+            inner = [(child, (*guards, (None, True))) for child in ast.iter_child_nodes(node)]
+        left += reversed(inner)
+    return found
 
 
-def _is_store_false(action: ast.expr | None) -> bool:
-    return isinstance(action, ast.Constant) and action.value == "store_false"
+def _sets_item(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None, ast.expr]]:
+    """Yield each mapping in which a statement sets entries, with the key and the value."""
+    match node:
+        case ast.Assign(targets=[ast.Subscript(value=owner, slice=key)], value=value):
+            yield owner, key, value
+        case ast.AugAssign(target=ast.Subscript(value=owner, slice=key)):
+            yield owner, key, ast.Slice()
+        case ast.Delete(targets=targets):
+            yield from ((each.value, each.slice, ast.Slice()) for each in targets if isinstance(each, ast.Subscript))
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="update"), args=args, keywords=keywords)):
+            named = [(ast.Constant(value=each.arg) if each.arg else None, each.value) for each in keywords]
+            pairs = [*((None, each) for each in args), *named]
+            yield owner, None, ast.Dict(keys=[key for key, _ in pairs], values=[value for _, value in pairs])
+        case ast.Call(func=ast.Attribute(value=owner, attr="pop" | "setdefault"), args=[key, *_]):
+            yield owner, key, ast.Slice()
 
 
-def _as_argparse_does(kind: ast.expr | None, default: ast.expr) -> ast.expr:
-    """Return a default after the type of its option: argparse converts one that is text."""
-    match kind, default:
-        case ast.Name(id="int" | "float"), ast.Constant(value=str()):
-            return ast.Call(func=kind, args=[default], keywords=[])
-    return default
+def entries_of(value: object) -> dict[str, object]:
+    """Return the entries of a mapping.
+
+    Raises:
+        NoLiteralError: It is none.
+    """
+    match value:
+        case FileKeys(is_open=False):
+            return dict(value.all())
+        case dict():
+            return value
+    raise NoLiteralError
 
 
-def _of_switch(action: ast.expr | None) -> ast.expr | None:
-    """Return the default of a switch, which argparse knows."""
-    known: Mapping[object, bool] = {"store_true": False, "store_false": True}
-    value = action.value if isinstance(action, ast.Constant) else None
-    return ast.Constant(value=known[value]) if value in known else None
+class SetItems:
+    """The entries that statements of a script set in mappings after these are made."""
 
+    def __init__(
+        self, tree: ast.Module, read: Callable[[ast.expr, int], object], met: Callable[[ast.expr, int], bool]
+    ) -> None:
+        """Find the statements.
 
-def _parses(call: ast.expr, functions: Mapping[str, ast.FunctionDef]) -> bool:
-    """Return whether a call is of `parse_args`, or of a function of the script that returns what this does."""
-    match call:
-        case ast.Call(func=ast.Attribute(attr="parse_args")):
-            return True
-        case ast.Call(func=ast.Name(id=name)) if name in functions:
-            returned = [node.value for node in ast.walk(functions[name]) if isinstance(node, ast.Return)]
-            parsed = [
-                value for value in returned if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-            ]
-            return len(returned) == 1 and len(parsed) == 1 and _parses(parsed[0], {})
-    return False
+        Args:
+            tree: The script.
+            read: Returns the value of an expression at a depth, or `Open`.
+            met: Returns whether a condition holds, or raises `NoLiteralError`.
+        """
+        self._items, self._read, self._met = items_set(tree), read, met
 
+    def added(self, name: str, value: object, depth: int) -> object:
+        """Return a mapping of the script with what is set in it; any other value as it is."""
+        if type(value) is not dict or name not in self._items:
+            return value
+        items, found = self._items.pop(name), dict(value)  # what is set may be made of what was there
+        try:
+            for each in items:
+                if (holds := self._holds(each, depth)) is not False:
+                    found.update(self._entries(each, depth, is_certain=holds is True))
+        finally:
+            self._items[name] = items
+        return found
 
-def _namespaces(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> Iterator[str]:
-    """Return the names of what `parse_args` returns, also as the parameter of a function that gets it."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _parses(value, functions):
-                yield name
-            case ast.Call(func=ast.Name(id=name), args=[first]) if name in functions and _parses(first, functions):
-                yield from (each.arg for each in functions[name].args.args[:1])
-            case ast.Assign(
-                targets=[ast.Tuple(elts=[ast.Name(id=name), _])],
-                value=ast.Call(func=ast.Attribute(attr="parse_known_args")),
-            ):
-                yield name
+    def found(self, name: str, key: str, depth: int) -> tuple[object, list[int]]:
+        """Return what is set in a mapping by a key, None for nothing, and the lines that may set it."""
+        items = self._items.pop(name, [])
+        lines: list[int] = []
+        try:
+            for each in reversed(items):
+                is_same = each.key is not None and self._read(each.key, depth + 1) == key
+                holds = self._holds(each, depth) if is_same else False
+                if holds:
+                    return self._read(each.value, depth + 1), lines
+                lines += [each.line] if holds is None else []
+        finally:
+            self._items.update({name: items} if items else {})
+        return None, lines
 
+    def _entries(self, each: ItemSet, depth: int, *, is_certain: bool) -> dict[str, object]:
+        key = ast.Constant(value=ANY_KEY) if each.key is None else each.key
+        name, value = self._read(key, depth), self._read(each.value, depth)
+        if each.key is None:
+            pairs = value if type(value) is dict else {ANY_KEY: Open(expression=each.value)}
+        else:
+            pairs = {str(name): value} if not isinstance(name, Open) else {ANY_KEY: Open(expression=key)}
+        if is_certain:
+            return pairs
+        return {key: Open(expression=ast.copy_location(ast.Slice(), each.value)) for key in pairs}
 
-def _reads_environment(call: ast.Call) -> bool:
-    return re.search(r"\b(?:environ\.get|getenv)$", ast.unparse(call.func)) is not None
+    def _holds(self, each: ItemSet, depth: int) -> bool | None:
+        """Return whether the conditions above a statement hold; None where that is not in the file."""
+        is_known = True
+        for test, wanted in each.guards:
+            try:
+                if test is not None and self._met(test, depth + 1) is not wanted:
+                    return False
+                is_known = is_known and test is not None
+            except NoLiteralError:
+                is_known = False
+        return True if is_known else None

@@ -4,71 +4,64 @@ Of a value from the command line or the environment it is what a given line pass
 """
 
 import ast
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
-from profiler.config.files.own_sections import FileKeys
+from profiler.config.files.arguments import OutsideValue, OutsideValues
+from profiler.config.files.own_sections import (
+    ANY_KEY,
+    FileKeys,
+    NoLiteralError,
+    contained,
+    extreme_of,
+    item_of,
+    number_of,
+)
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import Declared, Fields, Given, OutsideValue, OutsideValues
-from profiler.config.scripts.names import arguments_of, attributes_set, bound_once, called_name, owner_name
-
-_ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
-"""What is true on every card since Ampere; the other value has as many bytes."""
-
-_ASKS_FOR_GPU = ("cuda", "is_available")
-"""What is true where memory of a GPU is asked for."""
-
-_ASKS_FOR_ADAPTER = "is_adapter_model"
-"""What alignment-handbook asks before it loads an adapter's base; an answer is for a model of which none is known."""
-
-_LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
-"""Functions that return the content of a file with keys."""
-
-_COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download")
-"""Functions that return what they get: two of OmegaConf, and one whose folder has the model of its name."""
-
-_MOST_DIGITS = 15
-"""Longest number that arithmetic may make."""
+from profiler.config.scripts.declared import (
+    Declared,
+    Fields,
+    Given,
+    Instance,
+    Namespace,
+    Open,
+    SetItems,
+    entries_of,
+)
+from profiler.config.scripts.names import (
+    ASKS_FOR_ADAPTER,
+    ASKS_FOR_BFLOAT16,
+    ASKS_FOR_GPU,
+    COPIES,
+    LOADS,
+    QUANTISES,
+    Where,
+    calculated,
+    called_name,
+    compared,
+    line_text,
+    owner_name,
+    plain_name,
+    runs_always,
+)
+from profiler.config.scripts.variables import arguments_of, attributes_set, bound_once, open_parameters
 
 _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
-
-_Table = Mapping[type[ast.AST], Callable[..., Any]]
-_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
-_COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
-_ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
-
-
-class NoLiteralError(ValueError):
-    """An expression whose value is not in the file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Namespace:
-    """What `parse_args` of argparse returns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Instance:
-    """An instance of a class with fields."""
-
-    kind: Fields
-    given: Mapping[str, object]
 
 
 class Evaluator:
     """The values of one script."""
 
-    def __init__(self, tree: ast.Module, declared: Declared, given: Given) -> None:
-        self._literals, self._sets = dict(bound_once(tree)), attributes_set(tree)
+    def __init__(self, tree: ast.Module, declared: Declared, given: Given, where: Where = "line {}".format) -> None:
+        self._literals, self._sets, self._open = dict(bound_once(tree)), attributes_set(tree), open_parameters(tree)
         self._outside = OutsideValues(tree, declared.functions)
-        self._declared, self._given = declared, given
+        self._declared, self._given, self._where = declared, given, where
         self._local: list[dict[str, object]] = []
+        self._items = SetItems(tree, self._or_open, self._is_met)
         self._steps = 0
         self.taken: list[str] = []
         """What values from outside were read, which have the script's default."""
@@ -81,6 +74,15 @@ class Evaluator:
         """
         self._steps = 0
         return _plain(self._value(expression, 0))
+
+    def entries(self, expression: ast.expr) -> dict[str, object]:
+        """Return the entries of a mapping, with an expression for each whose value is not in the file.
+
+        Raises:
+            NoLiteralError: Its keys are not in the file.
+        """
+        self._steps = 0
+        return {key: _or_expression(inner) for key, inner in entries_of(self._value(expression, 0)).items()}
 
     def holds(self, test: ast.expr) -> bool | None:
         """Return whether a condition holds; None where that is not in the file."""
@@ -112,9 +114,13 @@ class Evaluator:
             case ast.Call():
                 return self._call(expression, depth)
             case ast.Subscript(value=owner, slice=key):
-                return _item(self._value(owner, depth + 1), self._value(key, depth + 1))
+                mapping, item = self._value(owner, depth + 1), self._value(key, depth + 1)
+                stated = self._item_set(owner, show(item), depth) if isinstance(mapping, FileKeys) else None
+                return item_of(mapping, item) if stated is None else stated
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part, depth) for part in parts)
+            case ast.IfExp(body=ast.Call() as body, orelse=ast.Constant(value=None)) if self._is_plain(body, depth):
+                return None
             case ast.IfExp(test=test, body=body, orelse=other):
                 return self._value(body if self._is_met(test, depth) else other, depth + 1)
             case ast.BoolOp(op=op, values=operands):
@@ -124,13 +130,12 @@ class Evaluator:
             case ast.Dict(keys=keys, values=values):
                 return self._dictionary(zip(keys, values, strict=True), depth)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                positive = self._value(operand, depth + 1)
-                if isinstance(positive, int | float):
+                if isinstance(positive := self._value(operand, depth + 1), int | float):
                     return -positive
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not self._is_met(operand, depth)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._calculated(type(op), self._value(left, depth + 1), self._value(right, depth + 1))
+                return calculated(type(op), self._or_open(left, depth), self._value(right, depth + 1))
             case ast.Compare():
                 return self._is_met(expression, depth)
         raise NoLiteralError
@@ -143,7 +148,7 @@ class Evaluator:
                 try:
                     return self._value(stated, depth + 1)
                 except NoLiteralError:
-                    self.taken.append(f"{owner}.{name}, which line {line} may set,")
+                    self.taken.append(f"{plain_name(owner)}.{name}, which {line_text(line, self._where)} may set,")
                 finally:
                     self._sets[owner, name] = stated, line
         return None
@@ -166,15 +171,18 @@ class Evaluator:
             if name in local:
                 return local[name]
         if name in self._declared.parsed:
-            return _Instance(kind=self._declared.parsed[name], given=self._given.parsed)
+            return Instance(kind=self._declared.parsed[name], given=self._given.parsed)
         if self._outside.is_namespace(name):
-            return _Namespace()
+            return Namespace()
         stated = self._literals.get(name)
+        if stated is None and name in self._open:
+            self.taken.append(f"{plain_name(name)} of {self._open[name][0]}")
+            stated = self._open[name][1]
         if stated is None and name in self._declared.classes:
-            return _Instance(kind=self._declared.classes[name], given={})
+            return Instance(kind=self._declared.classes[name], given={})
         try:
             if stated is not None:
-                return self._value(stated, depth + 1)
+                return self._items.added(name, self._value(stated, depth + 1), depth)
         except NoLiteralError:
             if not isinstance(stated, ast.Call):
                 raise
@@ -184,7 +192,7 @@ class Evaluator:
 
     def _attribute(self, owner: object, name: str, depth: int) -> object:
         match owner:
-            case _Instance(kind=kind, given=given):
+            case Instance(kind=kind, given=given):
                 if name in self._given.undecided:
                     raise NoLiteralError
                 if name in given:
@@ -193,6 +201,9 @@ class Evaluator:
                     if not self._given.line:
                         self.taken.append(f"{kind.name}.{name}")
                     return self._value(kind.defaults[name], depth + 1)
+                if kind.of_trl == "ModelConfig" and name in QUANTISES:
+                    self.taken.append(f"{kind.name}.{name}")
+                    return False
             case Mapping() if name in owner:
                 return owner[name]
         raise NoLiteralError
@@ -200,15 +211,17 @@ class Evaluator:
     def _call(self, call: ast.Call, depth: int) -> object:
         match call:
             case ast.Call() if (
-                called_name(call) in _ASKS_FOR_BFLOAT16 or (owner_name(call), called_name(call)) == _ASKS_FOR_GPU
+                called_name(call) in ASKS_FOR_BFLOAT16 or (owner_name(call), called_name(call)) == ASKS_FOR_GPU
             ):
                 return True
-            case ast.Call() if called_name(call) == _ASKS_FOR_ADAPTER:
+            case ast.Call() if called_name(call) == ASKS_FOR_ADAPTER:
                 return False
+            case ast.Call() if self._is_plain(call, depth):
+                return None
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
-                return _number(kind, self._value(inner, depth + 1))
+                return number_of(kind, self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_], keywords=[]):
-                return _extreme(name, [self._value(each, depth + 1) for each in call.args])
+                return extreme_of(name, [self._value(each, depth + 1) for each in call.args])
             case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):
                 return self._is_met(inner, depth)
             case ast.Call(func=ast.Name(id="str"), args=[inner], keywords=[]):
@@ -216,12 +229,17 @@ class Evaluator:
             case ast.Call(func=ast.Name(id="dict"), args=args) if len(args) <= 1:
                 named = [(ast.Constant(value=each.arg) if each.arg else None, each.value) for each in call.keywords]
                 return self._dictionary([*((None, each) for each in args), *named], depth)
-            case ast.Call(args=[inner, *_]) if called_name(call) in _COPIES:
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="path"), attr="join"), args=[first, *others]):
+                parts = (self._value(each, depth + 1) for each in others)
+                return reduce(partial(calculated, ast.Div), parts, self._or_open(first, depth))
+            case ast.Call(args=[inner, *_]) if called_name(call) in COPIES:
                 return self._value(inner, depth + 1)
+            case ast.Call(func=ast.Attribute(value=owner, attr="strip" | "lower" as method), args=[]):
+                return getattr(str(_plain(self._value(owner, depth + 1))), method)()
             case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[inner]):
                 return self._as_dictionary(self._value(inner, depth + 1), depth)
             case ast.Call(func=ast.Attribute(attr="parse_args")):
-                return _Namespace()
+                return Namespace()
             case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[key, *default]):
                 return self._looked_up(owner, show(self._value(key, depth + 1)), default, depth)
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(name)), default]):
@@ -230,20 +248,30 @@ class Evaluator:
                 return self._instance(self._declared.classes[name], call, depth)
             case ast.Call(func=ast.Name(id=name)) if name in self._declared.functions:
                 return self._returned(self._declared.functions[name], call, depth)
-            case ast.Call() if called_name(call) in _LOADS and (self._given.recipe or self._given.own_file):
+            case ast.Call() if called_name(call) in LOADS and (self._given.recipe or self._given.own_file):
                 return self._given.recipe or self._given.own_file
         raise NoLiteralError
+
+    def _is_plain(self, call: ast.Call, depth: int) -> bool:
+        """Return whether a call of `get_quantization_config` returns nothing, as it does by default."""
+        if called_name(call) != "get_quantization_config" or len(call.args) != 1:
+            return False
+        return not any(self._value(ast.Attribute(value=call.args[0], attr=name), depth + 1) for name in QUANTISES)
 
     def _looked_up(self, owner: ast.expr, name: str, default: list[ast.expr], depth: int) -> object:
         """Return the value of a key or its default; of what may be any section of a file no default is known."""
         mapping = self._value(owner, depth + 1)
+        if isinstance(mapping, FileKeys) and (value := self._item_set(owner, name, depth)) is not None:
+            return value
         if isinstance(mapping, Mapping) and name in mapping:
             return mapping[name]
-        if not isinstance(mapping, Mapping) or (isinstance(mapping, FileKeys) and mapping.is_open):
+        if not isinstance(mapping, Mapping) or ANY_KEY in mapping:
+            raise NoLiteralError
+        if isinstance(mapping, FileKeys) and mapping.is_open:
             raise NoLiteralError
         return self._value(default[0], depth + 1) if default else None
 
-    def _instance(self, kind: Fields, call: ast.Call, depth: int) -> _Instance:
+    def _instance(self, kind: Fields, call: ast.Call, depth: int) -> Instance:
         if call.args:
             raise NoLiteralError
         given: dict[str, object] = {}
@@ -253,13 +281,13 @@ class Evaluator:
                 given[each.arg] = value
             elif isinstance(several := _plain(value), Mapping):
                 given.update(several)
-        return _Instance(kind=kind, given=given)
+        return Instance(kind=kind, given=given)
 
     def _as_dictionary(self, owner: object, depth: int) -> dict[str, object]:
         match owner:
-            case _Namespace():
+            case Namespace():
                 reads = {name: partial(self._from_outside, option) for name, option in self._outside.options()}
-            case _Instance(kind=kind, given=given):
+            case Instance(kind=kind, given=given):
                 reads = {name: partial(self._attribute, owner, name) for name in (*given, *kind.defaults)}
             case _:
                 raise NoLiteralError
@@ -272,7 +300,7 @@ class Evaluator:
     def _returned(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> object:
         """Return what a function returns that has one `return`, which runs whenever the function does."""
         returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
-        if len(returns) != 1 or returns[0].value is None or not _is_certain(function.body, returns[0]):
+        if len(returns) != 1 or returns[0].value is None or not runs_always(function.body, returns[0]):
             raise NoLiteralError
         if len(self._local) > MOST_DEPTH // 4:
             raise NoLiteralError
@@ -294,14 +322,27 @@ class Evaluator:
     def _dictionary(self, pairs: Iterable[tuple[ast.expr | None, ast.expr]], depth: int) -> dict[str, object]:
         found: dict[str, object] = {}
         for key, value in pairs:
-            inner = self._value(value, depth + 1)
             if key is not None:
-                found[show(self._value(key, depth + 1))] = inner
-            elif isinstance(several := _plain(inner), Mapping):
-                found.update(several)
+                found[show(self._value(key, depth + 1))] = self._or_open(value, depth)
             else:
-                raise NoLiteralError
+                found.update(entries_of(self._value(value, depth + 1)))
         return found
+
+    def _or_open(self, expression: ast.expr, depth: int) -> object:
+        try:
+            return self._value(expression, depth + 1)
+        except NoLiteralError:
+            return Open(expression=expression)
+
+    def _item_set(self, owner: ast.expr, key: str, depth: int) -> object:
+        """Return what a script sets in a user's file that it has read, or name the line that may; None for nothing."""
+        value, lines = self._items.found(ast.unparse(owner), key, depth)
+        self.taken += [
+            f"{plain_name(ast.unparse(owner))}[{key}], which {line_text(each, self._where)} may set," for each in lines
+        ]
+        if isinstance(value, Open):
+            raise NoLiteralError
+        return value
 
     def _text(self, part: ast.expr, depth: int) -> str:
         match part:
@@ -324,22 +365,9 @@ class Evaluator:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 first, second = _plain(self._value(left, depth + 1)), self._value(right, depth + 1)
                 if isinstance(op, ast.In | ast.NotIn):
-                    return _contains(second, first) is isinstance(op, ast.In)
-                second = _plain(second)
-                orders = _ORDERS if isinstance(first, int | float) and isinstance(second, int | float) else {}
-                if (compare := {**_COMPARISONS, **orders}.get(type(op))) is not None:
-                    return bool(compare(first, second))
-                raise NoLiteralError
+                    return contained(second, first) is isinstance(op, ast.In)
+                return compared(type(op), first, _plain(second))
         return bool(_plain(self._value(test, depth + 1)))
-
-    def _calculated(self, kind: type[ast.operator], left: object, right: object) -> int | str:
-        if kind is ast.Add and isinstance(left, str) and isinstance(right, str):
-            return left + right
-        if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
-            raise NoLiteralError
-        if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
-            raise NoLiteralError
-        return int(_ARITHMETIC[kind](left, right))
 
 
 def _plain(value: object) -> object:
@@ -349,7 +377,7 @@ def _plain(value: object) -> object:
         NoLiteralError: It is of the script's own, or not known.
     """
     match value:
-        case _Namespace() | _Instance() | FileKeys(is_open=True):
+        case Namespace() | Instance() | Open() | FileKeys(is_open=True):
             raise NoLiteralError
         case FileKeys():
             return value.all()
@@ -360,41 +388,13 @@ def _plain(value: object) -> object:
     return value
 
 
-def _contains(owner: object, key: object) -> bool:
-    match owner:
-        case FileKeys(is_open=False) | dict():
-            return show(key) in owner
-        case list():
-            return key in owner
-    raise NoLiteralError
-
-
-def _item(owner: object, key: object) -> object:
-    match owner, key:
-        case Mapping(), _ if show(key) in owner:
-            return owner[show(key)]
-        case list(), int() if -len(owner) <= key < len(owner):
-            return owner[key]
-    raise NoLiteralError
-
-
-def _extreme(name: str, values: list[object]) -> object:
-    """Return what `min` or `max` returns for whole numbers."""
-    numbers = [each for each in values if isinstance(each, int)]
-    if len(numbers) < len(values):
-        raise NoLiteralError
-    return min(numbers) if name == "min" else max(numbers)
-
-
-def _number(kind: str, value: object) -> int | float:
-    if not isinstance(value, int | float | str) or len(str(value)) > _MOST_DIGITS:
-        raise NoLiteralError
+def _or_expression(value: object) -> object:
+    """Return the value of an entry, or an expression for it where not all of it is in the file."""
     try:
-        return int(value) if kind == "int" else float(value)
-    except ValueError as error:
-        raise NoLiteralError from error
-
-
-def _is_certain(body: list[ast.stmt], wanted: ast.Return) -> bool:
-    """Return whether a statement runs whenever its function does."""
-    return any(each is wanted or (isinstance(each, ast.With) and _is_certain(each.body, wanted)) for each in body)
+        return _plain(value)
+    except NoLiteralError:
+        if isinstance(value, Open):
+            return value.expression
+    inner: dict[str, Any] = {key: _or_expression(each) for key, each in entries_of(value).items()}
+    values = [each if isinstance(each, ast.expr) else ast.Constant(value=each) for each in inner.values()]
+    return ast.Dict(keys=[ast.Constant(value=key) for key in inner], values=values)

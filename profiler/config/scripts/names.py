@@ -1,20 +1,38 @@
 """Names in the syntax tree of a Python script, those of the calls that configure a training, and what these say."""
 
 import ast
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
-from profiler.config.files.vocabulary import BY_KEYS
+from profiler.config.files.file_kinds import assumed_note, assumed_value
+from profiler.config.files.own_sections import MOST_DIGITS, NoLiteralError
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
-from profiler.config.trl.argument_keys import CONTAINERS
+from profiler.config.options.reading import show
+from profiler.config.trl.argument_keys import CONTAINERS, LOADED, OF_OLD_TRAINERS
+from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
 Where = Callable[[int], str]
 """Returns how a sentence names a line of a script."""
+
+
+APART = 1_000_000
+"""Lines by which those of each module are moved."""
+
+ModuleReader = Callable[[str], str | None]
+"""Returns the text of a module of the user by its path, ``a/b.py``; None if there is none."""
+
+OWN = "own "
+"""What is before the name of a script's own class that has the name of one of trl's."""
+
+
+def line_text(line: int, where: Where) -> str:
+    """Return how a short sentence names a line: by its number, and that of a module by its file as well."""
+    return f"line {line}" if line < APART else where(line)
 
 
 def called_name(call: ast.Call) -> str:
@@ -33,6 +51,16 @@ def owner_name(call: ast.Call) -> str:
     return ""
 
 
+def has_name(base: ast.expr) -> TypeGuard[ast.Name | ast.Attribute]:
+    """Return whether what a class derives from has a name."""
+    return isinstance(base, ast.Name | ast.Attribute)
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a script has for a variable, also where others of that name made another one of it."""
+    return name.rpartition(".")[2]
+
+
 def of_classes(derived: Mapping[str, str], recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
     """Return the recipes of the script's own classes by those of trl from which they derive."""
     return {name: recipes[base] for name, base in derived.items()}
@@ -48,114 +76,6 @@ def given_argument(call: ast.Call, name: str, place: int | None = None) -> list[
     found = [keyword.value for keyword in call.keywords if keyword.arg == name]
     found = found or ([] if place is None else call.args[place : place + 1])
     return [each for each in found if not (isinstance(each, ast.Constant) and each.value is None)]
-
-
-def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Return the names that the script binds once, outside of conditions and loops, with their values.
-
-    A parameter of a function that is called once is what it gets there. A constant may be bound again to the same
-    value, as cells of notebooks do. A name that every branch of one condition binds is the value of the branch.
-    """
-    bound = _bindings(tree)
-    stated: dict[str, list[ast.expr]] = {}
-    for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
-        stated.setdefault(target, []).append(value)
-    for target, value, count in _branched(tree):
-        if bound[target] == count and target not in stated:
-            yield target, value
-    for target, values in stated.items():
-        is_same = len({ast.dump(value) for value in values}) == 1 and all(map(_is_constant, values))
-        if bound[target] == len(values) and (len(values) == 1 or is_same):
-            yield target, values[0]
-
-
-def _branched(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
-    """Return the names that every branch of an `if` binds, with their values as one expression, and how many these are.
-
-    By hand: ``if a: x = 1`` / ``else: x = 2`` is ``x = 1 if a else 2``, of 2 values.
-    """
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If):
-            yield from _in_branches(node)
-
-
-def _in_branches(node: ast.If) -> Iterator[tuple[str, ast.expr, int]]:
-    first, second = (
-        {name: (value, count) for name, value, count in _in_branch(each)} for each in (node.body, node.orelse)
-    )
-    for name, (value, count) in first.items():
-        if name in second:
-            other, others = second[name]
-            both = ast.IfExp(test=node.test, body=value, orelse=other)
-            yield name, ast.copy_location(both, node), count + others
-
-
-def _in_branch(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr, int]]:
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value, 1
-            case ast.If():
-                yield from _in_branches(statement)
-
-
-def _is_constant(expression: ast.expr) -> bool:
-    return all(isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Load) for node in ast.walk(expression))
-
-
-def _bindings(tree: ast.Module) -> Counter[str]:
-    """Return how often each name is bound."""
-    bound: Counter[str] = Counter()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                bound[name] += 1
-            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                bound[name] += 1
-            case ast.alias(name=name, asname=other):
-                bound[other or name] += 1
-            case ast.Global(names=names) | ast.Nonlocal(names=names):
-                bound.update(names)
-    return bound
-
-
-def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Return the parameters of functions that one call alone names, with its arguments or their defaults.
-
-    What a call on another object names may be another function: of a method only what the call passes counts.
-    """
-    functions: dict[str, list[ast.FunctionDef]] = {}
-    calls: dict[tuple[str, bool], list[ast.Call]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            functions.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.Call):
-            calls.setdefault((called_name(node), isinstance(node.func, ast.Attribute)), []).append(node)
-    for name, (function, *others) in functions.items():
-        is_method = _names_of(function)[:1] == ["self"]
-        found = calls.get((name, is_method), [])
-        if others or len(found) != 1 or any(isinstance(each, ast.Starred) for each in found[0].args):
-            continue
-        yield from arguments_of(function, found[0], with_defaults=not is_method).items()
-
-
-def _names_of(function: ast.FunctionDef) -> list[str]:
-    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-
-
-def arguments_of(function: ast.FunctionDef, call: ast.Call, *, with_defaults: bool = True) -> dict[str, ast.expr]:
-    """Return what the parameters of a function are in a call, as far as it or a default names them."""
-    names = _names_of(function)
-    stated: dict[str, ast.expr] = {}
-    if with_defaults and all(each.arg is not None for each in call.keywords):  # ** may state any of them
-        stated.update(zip(reversed(names), reversed(function.args.defaults), strict=False))
-        keyed = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-        stated.update({key.arg: default for key, default in keyed if default is not None})
-    if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
-        names = names[1:]
-    stated.update(zip(names, call.args, strict=False))
-    stated.update({each.arg: each.value for each in call.keywords if each.arg is not None})
-    return stated
 
 
 def parse_script(text: str) -> ast.Module:
@@ -186,79 +106,53 @@ def training_end(tree: ast.Module) -> int | None:
     return max([*makes, *(each.lineno for each, names in called if "train" in names)]) if makes else None
 
 
-def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Return the assignments that run whenever the script or its function does."""
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value
-            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
-                yield name, value
-            case ast.FunctionDef(body=inner) | ast.With(body=inner):
-                yield from _certain_assignments(inner)
-            case ast.ClassDef(body=inner):
-                # Fields are no names of their own; those that methods bind are.
-                yield from _certain_assignments([each for each in inner if isinstance(each, ast.FunctionDef)])
-            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
-                yield from _certain_assignments(inner)
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
-def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, int]]:
-    """Return the attributes that a script sets on its names, with the value and the line.
+def calculated(kind: type[ast.operator], left: object, right: object) -> int | str:
+    """Return what arithmetic of whole numbers, a sum of texts or a path returns.
 
-    The value is an expression without one where several statements set it, or one under a condition.
+    The part of a path that is not in the file is its folder: ``here / "models" / "Qwen3-8B"`` is ./models/Qwen3-8B.
+
+    Raises:
+        NoLiteralError: It is none of these.
     """
-    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or _is_main(node))]
-    certain = {id(statement) for body in bodies for statement in body}
-    found: dict[tuple[str, str], tuple[ast.expr, int]] = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value) if (
-                owner != "self"
-            ):
-                known = id(node) in certain and (owner, name) not in found
-                found[owner, name] = (value if known else ast.Slice()), node.lineno
-    return found
+    if kind is ast.Div and isinstance(right, str):
+        return f"{left}/{right}" if isinstance(left, str) else f"./{right}"
+    if kind is ast.Add and isinstance(left, str) and isinstance(right, str):
+        return left + right
+    if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
+        raise NoLiteralError
+    if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**MOST_DIGITS:
+        raise NoLiteralError
+    return int(_ARITHMETIC[kind](left, right))
 
 
-def _is_main(node: ast.AST) -> TypeGuard[ast.If]:
+_Table = Mapping[type[ast.AST], Callable[..., Any]]
+_COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
+_ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
+
+
+def compared(kind: type[ast.cmpop], left: object, right: object) -> bool:
+    """Return what a comparison of two values returns.
+
+    Raises:
+        NoLiteralError: It is another one.
+    """
+    orders = _ORDERS if isinstance(left, int | float) and isinstance(right, int | float) else {}
+    if (compare := {**_COMPARISONS, **orders}.get(kind)) is None:
+        raise NoLiteralError
+    return bool(compare(left, right))
+
+
+def runs_always(body: list[ast.stmt], wanted: ast.Return) -> bool:
+    """Return whether a statement runs whenever its function does."""
+    return any(each is wanted or (isinstance(each, ast.With) and runs_always(each.body, wanted)) for each in body)
+
+
+def is_main(node: ast.AST) -> TypeGuard[ast.If]:
     """Return whether a statement asks whether the script is started."""
     return isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "__name__"
-
-
-def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Return each module that the script imports, with the name that it takes from it; empty for the module itself.
-
-    A module of the script's own package begins with a dot.
-    """
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from ((each.name, "") for each in names)
-            case ast.ImportFrom(module=module, names=names, level=level):
-                yield from (("." * level + (module or ""), each.name) for each in names)
-
-
-def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
-    """Return whether a script imports its trainer or its arguments, and nothing of trl.
-
-    Args:
-        names: As `imported` returns them.
-    """
-    modules = {module.partition(".")[0] for module, _ in names}
-    return "trl" not in modules and any(name in RECIPES or name in TRAINERS for _, name in names)
-
-
-def changed_trainers(names: Collection[tuple[str, str]], called: Collection[str]) -> Iterator[Note]:
-    """Return a note per class that counts as one of trl and that another module gives to a script.
-
-    Args:
-        names: As `imported` returns them.
-        called: The trainers that the script calls, and the arguments of them.
-    """
-    for module, name in names:
-        if name in called and module.partition(".")[0] not in ("trl", "unsloth", "transformers"):
-            yield Note(key="", text=f"{name} of {module} as trl's (that module may change it)")
 
 
 def entries(expression: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -287,54 +181,19 @@ ANY = "**"
 SCORES = "ForSequenceClassification"
 """The end of classes of models that score rows."""
 
-BITSANDBYTES = {
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
-    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
-}
-"""trl's names of the fields of `BitsAndBytesConfig`."""
 
-LOADED = {
-    "pretrained_model_name_or_path": "model_name_or_path",
-    "torch_dtype": "dtype",
-    "dtype": "dtype",
-    "attn_implementation": "attn_implementation",
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-}
-"""trl's names of the arguments of `from_pretrained`."""
-
-OF_EARLY_TRAINERS = {
-    key: key
-    for key in (
-        "max_seq_length",
-        "packing",
-        "max_length",
-        "max_prompt_length",
-        "beta",
-        "loss_type",
-        "precompute_ref_log_probs",
-    )
-}
-"""trl's names of arguments that trainers before 0.16 took themselves; today those of their configurations."""
-
-_OF_OLD_TRAINERS = (*OF_EARLY_TRAINERS, "tokenizer", "max_target_length", "label_smoothing", "is_encoder_decoder")
-"""Arguments of trainers of preferences before 0.16."""
-
-
-def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
+def of_old_trainer(call: ast.Call, where: Where) -> Iterator[Fault]:
     """Refuse a trainer of preferences that takes what only one before 0.16 takes: that makes all logits.
 
     Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16. Of several calls of a script, one may
     be for another release (`except TypeError`).
     """
-    for each in [each for each in call.keywords if each.arg in _OF_OLD_TRAINERS][:1]:
+    for each in [each for each in call.keywords if each.arg in OF_OLD_TRAINERS][:1]:
         problem = (
             f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
         )
-        hint = f"Give {BY_KEYS} for what that of today needs."
-        yield Fault(key=each.arg or "", found=f"line {call.lineno}", problem=problem, hint=hint)
+        hint = f"Give trl={NEWEST} for what that of today needs."
+        yield Fault(key=each.arg or "", found=line_text(call.lineno, where), problem=problem, hint=hint)
 
 
 NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
@@ -353,10 +212,14 @@ class Found:
     values: dict[str, object] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     """Keys of trl that are stated by no literal, with their line."""
+    expressions: dict[str, ast.expr] = field(default_factory=dict)
+    """What states them."""
     unread: dict[str, object] = field(default_factory=dict)
     """What is stated and reaches no trainer."""
     notes: list[Note] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    earlier: list[Fault] = field(default_factory=list)
+    """What only a trainer of an earlier release takes."""
 
     def state_entries(self, key: str, expression: ast.expr, literal_or: Callable[[ast.expr, object], object]) -> None:
         """Read the entries of a mapping of which others are no literals."""
@@ -370,15 +233,18 @@ class Found:
         if known:
             self.values.setdefault(key, known)
 
-    def state_recomputed(self, calls: Sequence[ast.Call], where: Where) -> None:
+    def state_recomputed(self, calls: Sequence[ast.Call], possible: Sequence[ast.Call], where: Where) -> None:
         """Read that a script makes its model compute layers again, where the arguments of the trainer do not say it.
 
         Args:
             calls: Calls of `gradient_checkpointing_enable` and of peft's `prepare_model_for_kbit_training`.
+            possible: Those under a condition that is not known.
             where: How sentences name a line.
         """
         key = "gradient_checkpointing"
         for call in calls:
+            if called_name(call) == PREPARES and call in possible and self.values.get("load_in_4bit") is not True:
+                continue  # what asks for it is most often whether weights are quantised
             asked = given_argument(call, "use_gradient_checkpointing", 1) if called_name(call) == PREPARES else []
             if key in (*self.values, *self.lines) or any(
                 isinstance(each, ast.Constant) and not each.value for each in asked
@@ -386,6 +252,56 @@ class Found:
                 continue
             self.values[key] = True
             self.notes.append(Note(key=key, text=f"{key}=true ({where(call.lineno)} makes the model do it)"))
+
+    def refuse_adapter(self, which: str, names: str) -> None:
+        """Refuse an adapter of which the script does not say all."""
+        hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."
+        fault = Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)
+        self.faults.append(fault)
+
+    def assumed(self, name: str, where: Where) -> Iterator[Note]:
+        """Return the notes of what is stated without effect, and of what no literal states."""
+        unread = self.unread.items()
+        stated = [f"{key}={show(value)}" for key, value in unread if not isinstance(value, ast.expr)]
+        if stated:
+            why = f"{name} does not read them where it loads the model"
+            yield Note(key="", text=f"no effect of {', '.join(stated)}: {why}")
+        unstated = [pair for pair in self.lines.items() if self.values.get(pair[0]) is None]
+        notes = (assumed_note(key, f"{where(line)} has no literal") for key, line in unstated)
+        yield from (note for note in notes if note is not None)
+
+    def read_reward_model(self, call: ast.Call, literal_or: Callable[[ast.expr, object], object]) -> None:
+        """Read a model that scores completions."""
+        model = literal_or(call.args[0], None) if call.args else None
+        note = not_counted(f"the reward model of line {call.lineno % APART}")
+        if isinstance(model, str):
+            self.values["reward_model_name_or_path"] = model
+            note = Note(key="", text=f"the reward model {model} in the policy's dtype")
+        self.notes.append(note)
+
+    def read_rewards(self, call: ast.Call, literal_or: Callable[[ast.expr, object], object]) -> None:
+        """Read the models among what a trainer gets as rewards."""
+        for functions in given_argument(call, "reward_funcs", 1):
+            each = functions.elts if isinstance(functions, ast.List | ast.Tuple) else [functions]
+            names = [literal_or(one, None) for one in each]
+            self.values["reward_funcs"] = models = [name for name in names if isinstance(name, str)]
+            # `GRPOTrainer` loads every text as a model, also one without a slash.
+            loaded = self.values.get("reward_model_name_or_path", [])
+            if models:
+                known = loaded if isinstance(loaded, list) else [loaded]
+                self.values["reward_model_name_or_path"] = [*known, *models]
+
+    def state_rest(self, literal_or: Callable[[ast.expr, object], object], where: Where) -> None:
+        """Read the length of completions that is what prompts of an open length leave of a stated one."""
+        prompt, completion = "max_prompt_length", "max_completion_length"
+        match self.expressions.get(completion):
+            case ast.BinOp(left=whole, op=ast.Sub(), right=rest) as stated:
+                most, assumed = literal_or(whole, None), assumed_value(prompt)
+                alike = prompt in self.expressions and ast.dump(rest) == ast.dump(self.expressions[prompt])
+                if alike and isinstance(most, int) and isinstance(assumed, int) and most > assumed:
+                    self.values[completion] = most - assumed
+                    text = f"{completion}={most - assumed} ({where(stated.lineno)} has {most} less {prompt})"
+                    self.notes.append(Note(key=completion, text=text, is_open=True))
 
     def is_float32(self, line: int, where: Where) -> bool:
         """Return whether peft's `prepare_model_for_kbit_training` casts all weights, and name what it casts of others.
@@ -398,3 +314,22 @@ class Found:
         what = f"embedding, norms and head in float32, to which {where(line)} casts them"
         self.notes.append(not_counted(f"{what} (the figure may be too low)"))
         return False
+
+
+ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
+"""What is true on every card since Ampere; the other value has as many bytes."""
+
+ASKS_FOR_GPU = ("cuda", "is_available")
+"""What is true where memory of a GPU is asked for."""
+
+ASKS_FOR_ADAPTER = "is_adapter_model"
+"""What alignment-handbook asks before it loads an adapter's base; an answer is for a model of which none is known."""
+
+LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
+"""Functions that return the content of a file with keys."""
+
+COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download", "Path")
+"""Functions that return what they get: two of OmegaConf, one whose folder has the model of its name, and a path."""
+
+QUANTISES = ("load_in_4bit", "load_in_8bit")
+"""Fields of `ModelConfig` that quantise weights, which are off by default."""

@@ -1,13 +1,12 @@
 """Which calls of a script run, and what of a model reaches its trainer: which load, and how it is loaded."""
 
 import ast
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.scripts.declared import Declared
 from profiler.config.scripts.evaluation import Evaluator
-from profiler.config.scripts.names import LOADER, PREPARES, called_name, owner_name
+from profiler.config.scripts.names import LOADER, PREPARES, called_name, owner_name, plain_name
 
 
 @dataclass
@@ -124,19 +123,29 @@ class TrainedModel:
     """The line that loads an adapter which is not merged; None if there is none."""
 
 
-def trained_model(tree: ast.Module, expressions: list[ast.expr], reached: Reached) -> TrainedModel:
-    """Return what the expressions are that trainers get as their model, by all assignments of what may run."""
-    return _Search(tree, reached).find(expressions)
+def trained_model(
+    tree: ast.Module, expressions: list[ast.expr], reached: Reached, *, is_quantised: bool
+) -> TrainedModel:
+    """Return what the expressions are that trainers get as their model, by all assignments of what may run.
+
+    Args:
+        tree: The script.
+        expressions: What trainers get.
+        reached: The calls of the script.
+        is_quantised: Whether its weights are: what prepares them counts also under a condition that is not known.
+    """
+    return _Search(tree, reached, is_quantised=is_quantised).find(expressions)
 
 
 class _Search:
-    def __init__(self, tree: ast.Module, reached: Reached) -> None:
-        self._passed = {call for call, _ in reached.passed}
+    def __init__(self, tree: ast.Module, reached: Reached, *, is_quantised: bool) -> None:
+        self._passed, self._possible = {call for call, _ in reached.passed}, reached.possible
+        self._is_quantised = is_quantised
         self._adapted = [each for each in reached.calls if owner_name(each) in _ADAPTED and called_name(each) == LOADER]
         self._assigned: dict[str, list[ast.expr]] = {}
         self._returned: dict[str, list[ast.expr]] = {}
         for node in ast.walk(tree):
-            for name, value in _bindings(node):
+            for name, value in bindings_of(node):
                 self._assigned.setdefault(name, []).append(value)
             if isinstance(node, ast.FunctionDef):
                 values = [
@@ -192,8 +201,8 @@ class _Search:
         if not values:
             self._is_certain = False
         for value in values:
-            element = value.element if isinstance(value, _Element) else None
-            self._follow(value.whole if isinstance(value, _Element) else value, element, cast)
+            element = value.element if isinstance(value, Element) else None
+            self._follow(value.whole if isinstance(value, Element) else value, element, cast)
 
     def _follow_call(self, call: ast.Call, element: int | None, cast: str) -> None:
         if call in self._passed:
@@ -210,9 +219,10 @@ class _Search:
             case ast.Attribute(value=inner, attr=name) if name in _SELF_METHODS:
                 self._follow(inner, element, cast or _CASTS.get(name, "") or _type_of(call))
             case ast.Name(id=name) | ast.Attribute(attr=name) if name in _WRAPPERS and call.args:
-                if name == PREPARES:
+                prepares = name == PREPARES and (call not in self._possible or self._is_quantised)
+                if prepares:
                     self._prepared_line = call.lineno
-                self._follow(call.args[0], None, cast or (PREPARES if name == PREPARES else ""))
+                self._follow(call.args[0], None, cast or (PREPARES if prepares else ""))
             case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name) if self._returned.get(name):
                 for value in self._returned[name]:
                     self._follow(value, element, cast)
@@ -220,7 +230,7 @@ class _Search:
                 self._is_certain = False
 
 
-class _Element(ast.expr):
+class Element(ast.expr):
     """One element of what an assignment to several names takes apart."""
 
     def __init__(self, whole: ast.expr, element: int) -> None:
@@ -228,7 +238,7 @@ class _Element(ast.expr):
         self.whole, self.element = whole, element
 
 
-def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+def bindings_of(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Return the names and attributes of `self` that `node` assigns, with their values."""
     match node:
         case ast.Assign(targets=targets, value=value):
@@ -246,7 +256,7 @@ def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]
             yield name, value
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             for number, each in enumerate(elements):
-                yield from _targets(each, _Element(value, number))
+                yield from _targets(each, Element(value, number))
 
 
 def _type_of(call: ast.Call) -> str:
@@ -344,56 +354,5 @@ def _read_by(
                 yield {field}
             case _ if name in _READ_BY_TRL:
                 yield _READ_BY_TRL[name]
-            case _ if name in _SHOW or parameter in names:
+            case _ if name in _SHOW or plain_name(parameter) in map(plain_name, names):
                 yield ()
-
-
-_CONFIGURES = re.compile(
-    r"\b(?:\w*Config|\w*Trainer|TrainingArguments|\w*(?:AutoModel|FastLanguageModel|ForCausalLM)\w*|get_peft_model|"
-    r"prepare_model_for_kbit_training|gradient_checkpointing_enable)\b"
-)
-"""What a text names that makes a trainer, its arguments, its model or an adapter."""
-
-_OF_DATA = ("processing_class", "tokenizer", "data_collator", "callbacks", "formatting_func", "compute_metrics")
-_SETS = re.compile(r"^([^(#=]+?)(?::[^=(]+)?\s*[-+*/]?=(?!=)", re.MULTILINE)
-"""What is to the left of an assignment."""
-
-
-def may_set(text: str, tree: ast.Module) -> bool:
-    """Return whether a text that is not valid Python may set what the training of a script depends on.
-
-    Args:
-        text: A part of a script, such as a cell of a notebook.
-        tree: The rest of it.
-    """
-    values, called = _needed(tree)
-    if _CONFIGURES.search(text) or called & set(re.findall(r"\b(?:def|class|import|as)\s+(\w+)", text)):
-        return True
-    stated = {word for left in _SETS.findall(text) for word in re.findall(r"\w+", left)}
-    bound = re.findall(r"\b(?:for|import|as|del|global)\s+(\w+(?:\s*,\s*\w+)*)", text)
-    return bool(values & {*stated, *(word for each in bound for word in re.findall(r"\w+", each))})
-
-
-def _needed(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Return the names whose values the calls that configure a training take, and those of functions that they call."""
-    values: set[str] = set()
-    called: set[str] = set()
-    left: list[ast.AST] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (_CONFIGURES.search(called_name(node)) or called_name(node) == LOADER):
-            keywords = [each for each in node.keywords if not (each.arg or "").endswith(("dataset", *_OF_DATA))]
-            left += [*node.args, *(each.value for each in keywords)]
-    assigned: dict[str, list[ast.expr]] = {}
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    for node in ast.walk(tree):
-        for name, value in _bindings(node):
-            assigned.setdefault(name, []).append(value.whole if isinstance(value, _Element) else value)
-    while left:
-        for node in ast.walk(left.pop()):
-            if isinstance(node, ast.Call) and called_name(node) not in called:
-                called.add(called_name(node))
-                left += [functions[each] for each in (called_name(node),) if each in functions]
-            elif isinstance(node, ast.Name) and node.id not in values:
-                values.add(node.id)
-                left += assigned.get(node.id, ())
-    return values, called

@@ -6,25 +6,23 @@ What is no literal becomes an assumption, with its line.
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_sizes, uncut_note
 from profiler.config.files.foreign_formats import other_configs, other_program
+from profiler.config.files.own_sections import NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
-from profiler.config.foreign_text import add_modules
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given, derived_trainers, own_trainers
-from profiler.config.scripts.evaluation import Evaluator, NoLiteralError
+from profiler.config.scripts.declared import TRAINING_ARGUMENTS, TRL_CLASSES, Declared, Given
+from profiler.config.scripts.evaluation import Evaluator
 from profiler.config.scripts.names import (
     ANY,
-    BITSANDBYTES,
     CAUSAL,
-    LOADED,
     LOADER,
     NAMES_OF_MODELS,
-    OF_EARLY_TRAINERS,
     PREPARES,
     RECIPES,
     RECOMPUTES,
@@ -34,19 +32,35 @@ from profiler.config.scripts.names import (
     Where,
     by_recipe,
     called_name,
-    changed_trainers,
     given_argument,
-    imported,
     of_classes,
     of_old_trainer,
     owner_name,
     parse_script,
+)
+from profiler.config.scripts.own_code import (
+    add_modules,
+    derived_trainers,
+    foreign_trainers,
+    imported,
+    of_own_trainers,
+    plain_trainers,
+    spell_out,
     trains_without_trl,
 )
 from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
-from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
+from profiler.config.scripts.variables import with_one_name_each, with_own_classes, without_aliases
+from profiler.config.trl.argument_keys import (
+    BITSANDBYTES,
+    KEY_OF,
+    LOADED,
+    NEUTRAL_VALUES,
+    OF_EARLY_TRAINERS,
+    is_trl_key,
+)
 from profiler.config.trl.parts import JobFile
+from profiler.config.trl_releases.facts import UNSTATED_DTYPE
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
@@ -65,7 +79,12 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     """
     said = where or (lambda number: f"line {number} of {name}")
     tree, given = parse_script(text), given or Given()
-    return _Script(name, tree, given, add_modules(tree, given.module, said)).part()
+    without_aliases(tree)
+    said = add_modules(tree, given.module, said)
+    spell_out(tree)
+    with_own_classes(tree, TRL_CLASSES)
+    with_one_name_each(tree)
+    return _Script(name, tree, given, said).part()
 
 
 class _Script:
@@ -74,7 +93,7 @@ class _Script:
     def __init__(self, name: str, tree: ast.Module, given: Given, where: Where) -> None:
         self._name, self._tree, self._given, self._where = name, tree, given, where
         self._declared = Declared(tree)
-        self._evaluator = Evaluator(tree, self._declared, given)
+        self._evaluator = Evaluator(tree, self._declared, given, where)
         self._reached = reached_calls(tree, self._evaluator)
         self._calls = self._reached.calls
         self._configs = {**RECIPES, **of_classes(self._declared.derived(*RECIPES), RECIPES)}
@@ -92,20 +111,24 @@ class _Script:
         for call in () if self._is_of_unsloth else self._called(*self._trainers):
             self._read(call, OF_EARLY_TRAINERS, only=True)
         self._read_sets(configs)
+        found.state_rest(self._literal_or, self._where)
         for call in self._called("ModelConfig"):
             self._read(call, dict.fromkeys(self._unread, ""))
         for call in self._called("BitsAndBytesConfig"):
             self._read(call, BITSANDBYTES, only=True)
         self._read_adapter()
         self._read_models(recipe)
-        self._found.state_recomputed(() if self._is_of_unsloth else self._called(*RECOMPUTES), self._where)
+        recomputes = () if self._is_of_unsloth else self._called(*RECOMPUTES)
+        self._found.state_recomputed(recomputes, self._reached.possible, self._where)
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
             faults.append(self._refused(problem, f"Give the script that does, or {BY_KEYS}."))
-        notes = (*found.notes, *self._assumed(), *self._open(recipe, is_read=bool(configs)))
+        assumed = found.assumed(self._name, self._where)
+        notes = (*found.notes, *assumed, *self._open(recipe, is_read=bool(configs)))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
-        return with_inner_deepspeed(with_unsloth(part, self._tree, self._called, self._arguments))
+        part = with_unsloth(replace(part, earlier=tuple(found.earlier)), self._tree, self._called, self._arguments)
+        return with_inner_deepspeed(part)
 
     def _recipe(self) -> Recipe | None:
         names = {**self._configs, **self._trainers}
@@ -119,6 +142,12 @@ class _Script:
             self._found.faults.append(self._refused(problem, f"Give recipe={'|'.join(recipes)} as well."))
         self._trainers |= dict.fromkeys(self._own_trainers(), recipes[0]) if recipes else {}
         return recipes[0] if recipes else None
+
+    def _own_trainers(self) -> Iterator[str]:
+        """Return what gets trl's arguments as a trainer where no trainer of trl is called."""
+        if not self._called(*self._trainers) and (self._declared.parsed_of_trl or self._called(*self._configs)):
+            given = {called_name(each) for each in self._calls if given_argument(each, "args")}
+            yield from (name for name in given - plain_trainers(self._tree) if name.endswith("Trainer"))
 
     def _read_parsed(self) -> None:
         """Read what a parser fills: defaults of the script's own classes, a line's arguments, and what it sets then."""
@@ -147,7 +176,10 @@ class _Script:
     def _configs_read(self) -> list[ast.Call]:
         """Return the calls that make the arguments of a trainer: of trl, or else of transformers."""
         names = (TRAINING_ARGUMENTS, *self._declared.derived(TRAINING_ARGUMENTS))
-        return self._called(*self._configs) or ([] if self._is_of_unsloth else self._called(*names))
+        plain = [] if self._is_of_unsloth else self._called(*names)
+        given = {ast.unparse(each) for call in self._called(*self._trainers) for each in given_argument(call, "args")}
+        taken = plain if given & self._declared.made_by(names) else []
+        return [*self._called(*self._configs), *taken] or plain
 
     def _read_sets(self, configs: Sequence[ast.Call]) -> None:
         """Read what the script sets on the arguments after they are made."""
@@ -172,27 +204,21 @@ class _Script:
         names = list(imported(self._tree))
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
-        names, trainers = [] if self._is_of_unsloth else names, set(map(called_name, self._called(*self._trainers)))
-        for name, line in own_trainers(self._tree, {*TRAINERS, *self._trainers}).items():
-            if name in trainers:
-                problem = f"trains by a class {name} of its own ({self._where(line)}), which derives from none of trl"
-                yield self._refused(problem, f"Give {BY_KEYS}.")
-        self._found.notes += changed_trainers(names, trainers | self._declared.unseen)
+        trainers = self._called(*self._trainers)
+        configs = [] if self._is_of_unsloth else self._called(*self._configs)
+        for problem in foreign_trainers(self._tree, trainers, configs, self._calls, self._where):
+            yield self._refused(problem, f"Give {BY_KEYS}.")
+        self._found.notes += of_own_trainers(self._tree, trainers, configs, self._where, self._declared.unseen)
         others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
         yield from (self._refused(problem) for problem in others)
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
+        names = [] if self._is_of_unsloth else names
         other = None if others else other_program(names, [owner_name(call) for call in self._calls], trained)
         if other is not None:
             yield self._refused(*other)
-        elif not others and not self._declared.parsed and trains_without_trl(names):
+        elif not others and not self._declared.parsed_of_trl and trains_without_trl(names):
             problem = "takes its trainer from a module of its own, and imports nothing of trl"
             yield self._refused(problem, f"Give that module, or {BY_KEYS}.")
-
-    def _own_trainers(self) -> Iterator[str]:
-        """Return what gets trl's arguments as a trainer where no trainer of trl is called."""
-        if not self._called(*self._trainers) and (self._declared.parsed_of_trl or self._called(*self._configs)):
-            given = [called_name(each) for each in self._calls if given_argument(each, "args")]
-            yield from (name for name in given if name.endswith("Trainer"))
 
     def _refused(self, problem: str, hint: str = "") -> Fault:
         return Fault(key="config", found=self._name, problem=problem, hint=hint)
@@ -206,8 +232,7 @@ class _Script:
         if not calls:
             self._refuse_open_adapter()
             return
-        fields: dict[str, object] = {}
-        open_keys = set()
+        fields, open_keys = dict[str, object](), set[str]()
         for call in calls:
             for key, value, line in self._arguments(call):
                 if not isinstance(value, ast.expr):
@@ -224,12 +249,8 @@ class _Script:
     def _refuse_open_adapter(self) -> None:
         """Refuse an adapter of which the file says nothing: the answer would be that of full fine-tuning."""
         given = given_adapters(self._tree, self._called(*self._trainers), self._called("get_peft_model"))
-        for each in [each for each in given if self._literal_or(each, each) is not None][:1]:
-            self._refuse_adapter(f"in {self._where(each.lineno)}, which no LoraConfig of it makes", ", or tuning=full")
-
-    def _refuse_adapter(self, which: str, names: str) -> None:
-        hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."
-        self._found.faults += [Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)]
+        for line in [each.lineno for each in given if self._literal_or(each, each) is not None][:1]:
+            self._found.refuse_adapter(f"in {self._where(line)}, which no LoraConfig of it makes", ", or tuning=full")
 
     def _name_conditions(self, calls: Sequence[ast.Call]) -> None:
         """Name an adapter that is not trained, and one whose condition is unknown on a given command line."""
@@ -244,19 +265,19 @@ class _Script:
                 self._found.notes.append(Note(key="tuning", text=text))
 
     def _read_models(self, recipe: Recipe | None) -> None:
-        # A model that scores rows is the one that is trained, or scores completions.
-        trained = SCORES if recipe is Recipe.REWARD else CAUSAL
+        trained = SCORES if recipe is Recipe.REWARD else CAUSAL  # or what scores completions
         for call in [each for each in self._called(LOADER) if trained is CAUSAL and owner_name(each).endswith(SCORES)]:
-            self._read_reward_model(call)
+            self._found.read_reward_model(call, self._literal_or)
         self._read_trained_model(trained)
         for call in self._called(*self._trainers):
             if "model_name_or_path" not in self._found.values:
                 self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
-            self._read_rewards(call)
+            self._found.read_rewards(call, self._literal_or)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             self._read_reference(call)
-            self._found.faults += of_old_trainer(call) if all(any(of_old_trainer(each)) for each in called) else ()
+            if all(any(of_old_trainer(each, self._where)) for each in called):
+                self._found.earlier += of_old_trainer(call, self._where)
 
     def _read_reference(self, call: ast.Call) -> None:
         """Name a reference that trl keeps because it is given, where it would have none of its own."""
@@ -265,21 +286,14 @@ class _Script:
             text = f"the reference model that {self._where(call.lineno)} gives (ref_model)"
             self._found.notes.append(not_counted(text))
 
-    def _read_reward_model(self, call: ast.Call) -> None:
-        model = self._literal_or(call.args[0]) if call.args else None
-        note = not_counted(f"the reward model of line {call.lineno}")
-        if isinstance(model, str):
-            self._found.values["reward_model_name_or_path"] = model
-            note = Note(key="", text=f"the reward model {model} in the policy's dtype")
-        self._found.notes.append(note)
-
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
         models = [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
-        trained = trained_model(self._tree, models, self._reached)
+        is_quantised = self._found.values.get("load_in_4bit") is True
+        trained = trained_model(self._tree, models, self._reached, is_quantised=is_quantised)
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             which = f"which {self._where(trained.adapter_line)} loads, and its file says what it is"
-            self._refuse_adapter(which, " of its adapter_config.json")
+            self._found.refuse_adapter(which, " of its adapter_config.json")
         loads = tuple(load for load in trained.loads if load.call in self._calls)
         if not loads and not (trained.is_certain and trained.is_name):
             own = [call for call in self._called(LOADER) if owner_name(call).endswith(classes)]
@@ -293,23 +307,13 @@ class _Script:
 
     def _read_type(self, load: Load) -> None:
         """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
+        stated = {keyword.arg for keyword in load.call.keywords}
         if load.cast == PREPARES and self._found.is_float32(load.line, self._where):
             self._found.values["dtype"] = "float32"
         elif load.cast not in ("", PREPARES):
             self._found.values["dtype"] = load.cast
-        elif not {keyword.arg for keyword in load.call.keywords} & {"torch_dtype", "dtype", None}:
-            self._state(self._found.values, "dtype", "auto")
-
-    def _read_rewards(self, call: ast.Call) -> None:
-        for functions in given_argument(call, "reward_funcs", 1):
-            each = functions.elts if isinstance(functions, ast.List | ast.Tuple) else [functions]
-            names = [self._literal_or(one) for one in each]
-            self._found.values["reward_funcs"] = models = [name for name in names if isinstance(name, str)]
-            # `GRPOTrainer` loads every text as a model, also one without a slash.
-            loaded = self._found.values.get("reward_model_name_or_path", [])
-            if models:
-                known = loaded if isinstance(loaded, list) else [loaded]
-                self._found.values["reward_model_name_or_path"] = [*known, *models]
+        elif self._found.values.get("dtype") != "auto" and not stated & {"torch_dtype", "dtype", None}:
+            self._state(self._found.values, "dtype", UNSTATED_DTYPE)
 
     def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
         """Read the arguments of a call by trl's names of them, which are empty where they have no effect.
@@ -323,7 +327,7 @@ class _Script:
             if not key:
                 self._found.unread[argument] = value
             elif isinstance(value, ast.expr):
-                self._found.lines[key] = line
+                self._found.lines[key], self._found.expressions[key] = line, value
                 self._found.state_entries(key, value, self._literal_or)
             else:
                 self._state(self._found.values, key, value)
@@ -333,24 +337,31 @@ class _Script:
         named = [(keyword.arg, keyword.value) for keyword in call.keywords]
         for argument, expression in [*[(first, value) for value in call.args[:1] if first], *named]:
             self._evaluator.taken.clear()
-            try:
-                value = self._evaluator.value(expression)
-            except NoLiteralError:
-                value = expression
-            else:
+            if argument is None:
+                yield from self._spread(call, expression)
+                continue
+            value = self._literal_or(expression, expression)
+            if not isinstance(value, ast.expr):
                 self._note_defaults(argument, value, expression.lineno)
-            if argument is not None:
-                yield argument, value, expression.lineno
-            elif isinstance(value, Mapping):
-                for key, inner in value.items():
-                    yield str(key), inner, expression.lineno
-            else:
-                where = f"{called_name(call)}, {self._where(expression.lineno)}"
-                self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
-                yield ANY, expression, expression.lineno
+            yield argument, value, expression.lineno
 
-    def _note_defaults(self, argument: str | None, value: object, line: int) -> None:
-        if self._evaluator.taken and argument is not None:
+    def _spread(self, call: ast.Call, expression: ast.expr) -> Iterator[tuple[str, object, int]]:
+        """Return each entry of a mapping that a call passes on by ``**``."""
+        try:
+            entries = self._evaluator.entries(expression)
+        except NoLiteralError:
+            entries = {ANY: expression}
+        where = f"{called_name(call)}, {self._where(expression.lineno)}"
+        if taken := list(dict.fromkeys(each.rstrip(",") for each in self._evaluator.taken)):
+            text = f"the defaults of {', '.join(taken)} in what ** adds to {where}"
+            self._found.notes.append(Note(key="", text=text))
+        if ANY in entries:
+            self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
+        for key, value in entries.items():
+            yield key, value, getattr(value, "lineno", expression.lineno)
+
+    def _note_defaults(self, argument: str, value: object, line: int) -> None:
+        if self._evaluator.taken:
             of = " and ".join(dict.fromkeys(self._evaluator.taken))
             key = "model" if argument in NAMES_OF_MODELS else KEY_OF.get(argument, "")
             text = f"{argument}={show(value)} (the default of {of} in {self._where(line)})"
@@ -382,15 +393,6 @@ class _Script:
         yield from assumed_sizes(recipe, stated, why)
         if self._called("get_peft_config") and "use_peft" not in stated:
             yield Note(key="tuning", text=f"tuning=full ({why})", is_open=True)
-
-    def _assumed(self) -> Iterator[Note]:
-        unread = [pair for pair in self._found.unread.items() if not isinstance(pair[1], ast.expr)]
-        stated = [f"{key}={show(value)}" for key, value in unread]
-        if stated:
-            why = f"{self._name} does not read them where it loads the model"
-            yield Note(key="", text=f"no effect of {', '.join(stated)}: {why}")
-        unstated = [pair for pair in self._found.lines.items() if self._found.values.get(pair[0]) is None]
-        yield from filter(None, (assumed_note(key, f"{self._where(line)} has no literal") for key, line in unstated))
 
     def _literal_or(self, expression: ast.expr, other: object = None) -> object:
         with suppress(NoLiteralError):

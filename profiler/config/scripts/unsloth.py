@@ -13,7 +13,7 @@ from profiler.config.files.file_kinds import assumed_note
 from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
-from profiler.config.scripts.names import ANY, LOADER, called_name, owner_name
+from profiler.config.scripts.names import ANY, APART, LOADER, called_name, owner_name
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.kernels import OtherKernels
@@ -188,7 +188,7 @@ def with_unsloth(
             found.faults.append(Fault(key="loss_type", found=show(loss), problem=problem))
     for call in called(*_GROWS):
         problem = "grows the vocabulary, and embeddings with new rows have no bound here"
-        found.faults.append(Fault(key=called_name(call), found=f"line {call.lineno}", problem=problem))
+        found.faults.append(Fault(key=called_name(call), found=f"line {call.lineno % APART}", problem=problem))
     variables = _variables(tree)
     if _STANDBY in variables and found.values.get("use_vllm") is True:
         found.values.update(vllm_enable_sleep_mode=True, vllm_gpu_memory_utilization=_STANDBY_SHARE)
@@ -212,19 +212,19 @@ def _stated(
     for name, value, line in pairs:
         is_open = isinstance(value, ast.expr)
         if name == ANY:
-            problem = f"passes arguments to Unsloth by ** in line {line}, which are not in the file"
+            problem = f"passes arguments to Unsloth by ** in line {line % APART}, which are not in the file"
             found.faults.append(Fault(key=CONFIG, found=found.name, problem=problem, hint=_HINT))
         elif name in _NEUTRAL and value is not None and (is_open or value not in _NEUTRAL[name]):
-            shown = f"line {line}" if is_open else show(value)
+            shown = f"line {line % APART}" if is_open else show(value)
             problem = "changes the memory of Unsloth in a way that has no bound here"
             found.faults.append(Fault(key=name, found=shown, problem=problem, hint=_HINT))
         elif name not in {*_NEUTRAL, *_FREE, *_PEFT, *_LOADED, *_ADAPTED}:
             problem = "is an argument of Unsloth whose effect on memory is unknown here"
-            found.faults.append(Fault(key=name, found=f"line {line}", problem=problem, hint=_HINT))
+            found.faults.append(Fault(key=name, found=f"line {line % APART}", problem=problem, hint=_HINT))
         elif not is_open:
             values.setdefault(name, value)
         elif name in defaults:
-            text = f"{name}={show(defaults[name])} (Unsloth's default; line {line} has no literal)"
+            text = f"{name}={show(defaults[name])} (Unsloth's default; line {line % APART} has no literal)"
             found.notes.append(Note(key=_KEYS.get(name, ""), text=text, is_open=True))
     return {**defaults, **{name: value for name, value in values.items() if value is not None or name == "dtype"}}
 
@@ -238,7 +238,9 @@ def _read_transformers(found: _Found, called: Callable[..., list[ast.Call]], arg
     for name, value, line in pairs:
         if not isinstance(value, ast.expr):
             found.values.setdefault(name, value)
-        elif name not in found.values and (note := assumed_note(name, f"line {line} has no literal")) is not None:
+        elif (
+            name not in found.values and (note := assumed_note(name, f"line {line % APART} has no literal")) is not None
+        ):
             found.notes.append(note)
     if not own:
         found.values = {**_TRAINED, **found.values}

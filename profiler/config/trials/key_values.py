@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from profiler.config.models.architecture import MODEL_TYPES
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.notes import Note
 from profiler.config.options.reading import FieldReader, show
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.architectures.families import (
@@ -68,9 +70,7 @@ def unknown_targets(spec: TrialSpec, architecture: Architecture | None) -> Itera
     if architecture.model_type not in MODEL_TYPES or architecture.num_experts > 1:
         # The names of its modules are unknown, or its experts are no linear layers; peft checks them.
         return
-    layers = projection_names(family_of(architecture.model_type))
-    second = (LAYER_GATE, LAYER_PROJECTION, MODEL_PROJECTION) if architecture.layer_inputs else ()
-    known = (*layers, *second, *_of_tower(architecture), *OTHER_TARGETS)
+    known = _adaptable(architecture)
     for name in targets:
         if name not in known:
             yield Fault(
@@ -79,6 +79,30 @@ def unknown_targets(spec: TrialSpec, architecture: Architecture | None) -> Itera
                 problem=f"must be {ALL_LINEAR} alone or names among {', '.join(known)}",
                 hint=nearest(name, [*known, ALL_LINEAR]),
             )
+
+
+def _adaptable(architecture: Architecture) -> tuple[str, ...]:
+    """Return the names by which peft finds modules of a model."""
+    layers = projection_names(family_of(architecture.model_type))
+    second = (LAYER_GATE, LAYER_PROJECTION, MODEL_PROJECTION) if architecture.layer_inputs else ()
+    return (*layers, *second, *_of_tower(architecture), *OTHER_TARGETS)
+
+
+def without_absent_targets(keys: dict[str, object]) -> Iterator[Note]:
+    """Leave out the names of modules that a built-in model does not have, where it has others, and name them.
+
+    Files have names of several families in one list, and peft refuses one only if no module has any of them.
+    """
+    targets, model = keys.get("lora_target_modules"), keys.get("model")
+    architecture = builtin_architecture(model) if isinstance(model, str) else None
+    if not isinstance(targets, list) or architecture is None or architecture.num_experts > 1:
+        return
+    found = [name for name in targets if name in _adaptable(architecture)]
+    absent = [show(name) for name in targets if name not in found]
+    if found and absent:
+        keys["lora_target_modules"] = found
+        text = f"lora_target_modules={show(found)} ({show(model)} has no {', no '.join(absent)}, which peft passes)"
+        yield Note(key="lora_target_modules", text=text)
 
 
 def projection_names(family: Family) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from profiler.config.trl.parts import (
     unread_faults,
     with_defaults,
 )
-from profiler.config.trl_releases.behaviours import Described
+from profiler.config.trl_releases import facts
 from profiler.config.trl_releases.facts import FIRST_CARD, NEWEST, OLD_PART, WITHOUT_DROPOUT, defaults_of
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
@@ -42,9 +42,6 @@ RLOO_DEFAULTS: Mapping[str, object] = {
 """Defaults of `RLOOConfig` that are not those of `GRPOConfig`."""
 
 _OPTIM_ALIASES = {name: optim.value for optim in Optimizer for name in optim.traits.other_names}
-
-_DTYPE_ALIASES = {"auto": "bfloat16", "torch.bfloat16": "bfloat16", "torch.float16": "float16"}
-"""``auto`` is the type of the checkpoint, which is bfloat16 for current models."""
 
 _OLD_ENGINE = "vllm_device"
 """A key of trl 0.14 to 0.17, where vLLM runs on GPUs that do not train."""
@@ -133,10 +130,10 @@ def read_trl_config(
         if _disables_dropout(flat, recipe):
             point["lora_dropout"] = 0.0
     point["optim"] = _OPTIM_ALIASES.get(show(point["optim"]), point["optim"])
-    point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
+    point["dtype"] = facts.DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
     if flat.get("packing") is True:
         point["lengths"] = Lengths.FORCED.value
-    described = Described(point={**point, **(given or {})}, file=flat, job=job)
+    described = facts.Described(point={**point, **(given or {})}, file=flat, job=job)
     changed = effects_of(described, recipe, release, untouched={*settled, *(given or {})})
     point.update({key: value for key, (value, _) in changed.items()})
     taken.update({key: meaning for key, (_, meaning) in changed.items()})
@@ -152,7 +149,7 @@ def read_trl_config(
         faults += _whole_evaluation(flat, point, job)
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
-    described = Described(point={**point, **(given or {})}, file=flat, job=job)
+    described = facts.Described(point={**point, **(given or {})}, file=flat, job=job)
     notes = (*_assumed(flat, point, recipe, job), *_not_counted(flat, recipe, job))
     return TrlReading(
         point=point,
@@ -330,8 +327,9 @@ def _assumed(
     stated = {flat[key] for key in ("dtype", "torch_dtype") if isinstance(flat.get(key), str)}
     if not {"dtype", "torch_dtype"} & flat.keys():
         notes.append(Note(key="dtype", text=f"dtype={TRL_DEFAULTS['dtype']} (trl's default)"))
-    elif "auto" in stated:
-        notes.append(Note(key="dtype", text=f"dtype={_DTYPE_ALIASES['auto']} (auto: the type of the checkpoint)"))
+    elif "auto" in stated or (facts.UNSTATED_DTYPE in stated and point["dtype"] == facts.DTYPE_ALIASES["auto"]):
+        text = f"dtype={facts.DTYPE_ALIASES['auto']} (auto: the type of the checkpoint)"
+        notes.append(Note(key="dtype", text=text))
     if point["tuning"] != "full" and flat.get("lora_target_modules") is None:
         text = f"lora_target_modules={show(PEFT_TARGETS)} (peft's default)"
         notes.append(Note(key="lora_target_modules", text=text))

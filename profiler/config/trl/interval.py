@@ -180,8 +180,8 @@ def _decided(readings: Mapping[str, TrlReading], recipe: Recipe) -> Iterator[Not
         by_value: dict[str, list[str]] = {}
         for release, reading in readings.items():
             by_value.setdefault(_as_text(key, reading.point.get(key)), []).append(release)
-        if list(by_value) != [_as_text(key, todays.get(key))]:
-            meanings = dict.fromkeys(reading.taken.get(key, "") for reading in readings.values())
+        meanings = dict.fromkeys(reading.taken.get(key, "") for reading in readings.values())
+        if list(by_value) != [_as_text(key, todays.get(key))] or (key == "dtype" and any(meanings)):
             yield Note(key=key, text=_decided_text(key, by_value, [meaning for meaning in meanings if meaning]))
 
 

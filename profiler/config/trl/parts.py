@@ -15,8 +15,8 @@ from profiler.config.models.lookup import builtin_of_folder, canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF
-from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED, Described
-from profiler.config.trl_releases.facts import NEWEST, defaults_of
+from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED
+from profiler.config.trl_releases.facts import NEWEST, Described, defaults_of
 from profiler.domain.errors import Fault
 from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.recipe import Recipe
@@ -129,6 +129,16 @@ class JobFile:
     unknown: tuple[str, ...] = ()
     """Keys that are unknown in a file of their kind."""
     faults: tuple[Fault, ...] = ()
+    earlier: tuple[Fault, ...] = ()
+    """What only a trainer of an earlier release takes; a release that the user states settles it."""
+
+    def for_release(self, stated: str | None) -> "JobFile":
+        """Return what the file says of a release that the user states; None if the keys decide."""
+        if stated is None:
+            return replace(self, faults=(*self.faults, *self.earlier), earlier=())
+        why = (f"although {each.found} gives {each.key} to the trainer" for each in self.earlier)
+        notes = (Note(key="", text=f"trl {stated} as stated, {each}") for each in why)
+        return replace(self, notes=(*self.notes, *notes), earlier=())
 
 
 FSDP_KEYS = (
@@ -190,6 +200,7 @@ def merged(parts: Sequence[JobFile], *, given: Collection[str] = ()) -> JobFile:
         kernels=next((part.kernels for part in parts if part.kernels is not None), None),
         notes=tuple(note for part in parts for note in part.notes if not _is_settled(note, part, parts)),
         unknown=tuple(dict.fromkeys(key for part in parts for key in part.unknown)),
+        earlier=tuple(fault for part in parts for fault in part.earlier),
         faults=tuple(faults),
     )
 

@@ -7,7 +7,14 @@ from typing import Any
 import yaml
 
 from profiler.config.models.lookup import canonical_model, checkpoint
-from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, OF_TRANSFORMERS_4
+from profiler.config.trl.argument_keys import (
+    FREE_KEYS,
+    KEY_OF,
+    KEYS_OF_SOME,
+    MODEL_KEYS,
+    NEUTRAL_VALUES,
+    OF_TRANSFORMERS_4,
+)
 from profiler.config.trl_releases.facts import WITHOUT_DROPOUT
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TRIAL_KEYS, TrialSpec, Tuning, VllmMode, key_named
@@ -25,62 +32,6 @@ OLD_KEYS = frozenset(
     """.split()  # noqa: SIM905
 ).union(OF_TRANSFORMERS_4)
 """Keys of earlier versions, and of files of other forms, that no class of trl 1.16 has."""
-
-_GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
-_DPO, _KTO, _REWARD = Recipe.DPO, Recipe.KTO, Recipe.REWARD
-
-KEYS_OF_SOME: Mapping[tuple[Recipe, ...], frozenset[str]] = {
-    (_GRPO, _RLOO): frozenset(
-        """
-        cache_implementation chat_template_kwargs ds3_gather_for_generation epsilon epsilon_high generation_batch_size
-        generation_kwargs log_completions log_multimodal log_unique_prompts mask_truncated_completions
-        max_completion_length min_p num_completions_to_print num_generations num_generations_eval num_iterations
-        repetition_penalty reward_funcs reward_model_name_or_path reward_weights steps_per_generation temperature
-        top_k top_p transformers_continuous_batching_config use_transformers_continuous_batching
-        use_transformers_paged use_vllm vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_group_port
-        vllm_max_model_length vllm_mode vllm_model_impl vllm_server_base_url vllm_server_host vllm_server_port
-        vllm_server_timeout vllm_structured_outputs_regex vllm_tensor_parallel_size
-        """.split()  # noqa: SIM905
-    ),
-    (_GRPO,): frozenset(
-        """
-        cast_lm_head_to_fp32 delta entropy_coef entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target
-        importance_sampling_level log_completions_hub_repo max_tool_calling_iterations multi_objective_aggregation
-        off_policy_mask_threshold sapo_temperature_neg sapo_temperature_pos scale_rewards top_entropy_quantile
-        use_adaptive_entropy use_bias_correction_kl vespo_k_neg vespo_k_pos vespo_lambda_neg vespo_lambda_pos
-        vllm_importance_sampling_cap vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
-        vllm_importance_sampling_correction vllm_importance_sampling_mode
-        """.split()  # noqa: SIM905
-    ),
-    (_SFT,): frozenset(
-        """
-        assistant_only_loss completion_only_loss dataset_kwargs dataset_text_field eval_packing packing
-        packing_strategy
-        """.split()  # noqa: SIM905
-    ),
-    (_DPO,): frozenset(
-        """
-        discopop_tau f_alpha_divergence_coef f_divergence_type label_smoothing ld_alpha loss_weights use_weighting
-        """.split()  # noqa: SIM905
-    ),
-    (_GRPO, _RLOO, _DPO, _KTO): frozenset("beta ref_model_mixup_alpha ref_model_sync_steps sync_ref_model".split()),  # noqa: SIM905
-    (_SFT, _DPO, _KTO, _REWARD): frozenset("activation_offloading dataset_num_proc max_length".split()),  # noqa: SIM905
-    (_SFT, _REWARD): frozenset("chat_template_path eos_token".split()),  # noqa: SIM905
-    (_SFT, _DPO): frozenset("padding_free truncation_mode".split()),  # noqa: SIM905
-    (_DPO, _KTO): frozenset("precompute_ref_batch_size precompute_ref_log_probs".split()),  # noqa: SIM905
-    (_RLOO,): frozenset("normalize_advantages reward_clip_range".split()),  # noqa: SIM905
-    (_KTO,): frozenset("desirable_weight undesirable_weight".split()),  # noqa: SIM905
-    (_GRPO, _SFT, _DPO, _KTO): frozenset("loss_type".split()),  # noqa: SIM905
-    (_SFT, _DPO, _REWARD): frozenset("pad_token".split()),  # noqa: SIM905
-    (_GRPO, _RLOO, _DPO, _KTO, _REWARD): frozenset("disable_dropout".split()),  # noqa: SIM905
-    (_GRPO, _RLOO, _SFT, _DPO, _KTO): frozenset("router_aux_loss_coef".split()),  # noqa: SIM905
-    (_REWARD,): frozenset("center_rewards_coefficient".split()),  # noqa: SIM905
-    (_GRPO, _RLOO, _SFT): frozenset("shuffle_dataset".split()),  # noqa: SIM905
-}
-"""Keys that the arguments of some trainers have, with those of their scripts, by the trainers that have them.
-
-Source: the fields of `GRPOConfig`, `RLOOConfig`, `SFTConfig`, `DPOConfig`, `KTOConfig` and `RewardConfig` of trl 1.16.
-"""
 
 MODEL_ARGUMENTS = (
     "model_name_or_path",

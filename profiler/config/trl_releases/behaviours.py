@@ -3,12 +3,20 @@
 Sources are named as in `facts.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from profiler.config.trl_releases.facts import FIRST_CARD, OLD_PART, RELEASES, Versions
+from profiler.config.trl_releases.facts import (
+    FIRST_CARD,
+    OLD_PART,
+    RELEASES,
+    UNSTATED_DTYPE,
+    Described,
+    Effect,
+    Versions,
+)
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Logprobs, Tuning, VllmMode
@@ -20,32 +28,6 @@ _UTILS = "trl/trainer/utils.py"
 
 _GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
 _ONLY_GRPO, _ONLY_RLOO, _ONLY_SFT = frozenset({_GRPO}), frozenset({_RLOO}), frozenset({_SFT})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Described:
-    """A job as its files describe it."""
-
-    point: Mapping[str, object]
-    """Untyped keys of the trial, with the defaults of a release."""
-    file: Mapping[str, object]
-    """Keys of trl's files."""
-    job: Mapping[str, object]
-    """How processes share the work (`profiler.config.trl.parts.JOB_KEYS`)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """What some releases do with a key that a recipe cannot state, or do otherwise than stated."""
-
-    key: str
-    """The key of a trial that is changed."""
-    value: Callable[[Described], object]
-    """Returns the value; None to leave the key as it is."""
-    versions: Versions
-    recipes: frozenset[Recipe]
-    meaning: str
-    source: str
 
 
 def _prompts(it: Described) -> object:
@@ -116,6 +98,11 @@ _A_WEIGHT = 0.04
 def _compared(it: Described) -> object:
     """Return a weight that keeps the reference: the KL term was computed, and multiplied by 0."""
     return _A_WEIGHT if not it.point.get("beta") else None
+
+
+def _loaded_wide(it: Described) -> object:
+    is_quantised = it.point.get("tuning") == Tuning.QLORA or it.file.get("load_in_8bit") is True
+    return "float32" if it.file.get("dtype") == UNSTATED_DTYPE and not is_quantised else None
 
 
 def _row(it: Described) -> object:
@@ -265,6 +252,14 @@ _SHARED = f"vllm_device={FIRST_CARD} trains too"
 
 EFFECTS: tuple[Effect, ...] = (
     _effect("max_prompt_length", "0.14 to 0.25", _prompts, _CUT, f"{_CONFIG}, v0.14.0 to v0.25.1"),
+    _effect(
+        "dtype",
+        "0.14 to 0.26",
+        _loaded_wide,
+        "transformers 4 loads weights in float32 where no type is stated",
+        "from_pretrained in transformers/modeling_utils.py, v4.57.3 and v5.0.0; trl 0.27 is the first for both",
+        frozenset(Recipe),
+    ),
     _effect("max_prompt_length", "0.22 to 0.26", _prompts, _CUT, f"{_RLOO_CONFIG}, v0.22.0 to v0.26.2", _ONLY_RLOO),
     _effect(
         "vllm_mode",

@@ -8,7 +8,7 @@ known.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -282,3 +282,40 @@ FIRST_CARD = "cuda:0"
 
 OLD_PART = 0.9
 """trl's default of `vllm_gpu_memory_utilization` in 0.14 and 0.15."""
+
+UNSTATED_DTYPE = "unstated"
+"""The `dtype` of weights that a script loads itself without one."""
+
+DTYPE_ALIASES = {
+    "auto": "bfloat16",
+    UNSTATED_DTYPE: "bfloat16",
+    "torch.bfloat16": "bfloat16",
+    "torch.float16": "float16",
+}
+"""``auto`` is the type of the checkpoint, which is bfloat16 for current models, and so is none since transformers 5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """A job as its files describe it."""
+
+    point: Mapping[str, object]
+    """Untyped keys of the trial, with the defaults of a release."""
+    file: Mapping[str, object]
+    """Keys of trl's files."""
+    job: Mapping[str, object]
+    """How processes share the work (`profiler.config.trl.parts.JOB_KEYS`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What some releases do with a key that a recipe cannot state, or do otherwise than stated."""
+
+    key: str
+    """The key of a trial that is changed."""
+    value: Callable[[Described], object]
+    """Returns the value; None to leave the key as it is."""
+    versions: Versions
+    recipes: frozenset[Recipe]
+    meaning: str
+    source: str

@@ -10,20 +10,10 @@ from profiler.config.options.reading import show
 from profiler.config.options.value_grammar import ValueTextError, read_into, read_value
 from profiler.config.shell.run_script import Override, RunScript
 from profiler.config.verl.effects import changes_memory, effect_text
-from profiler.config.verl.keys import (
-    ENGINE,
-    FREE_KEYS,
-    FREE_PREFIXES,
-    LATER_MEMORY_KEYS,
-    MEMORY_KEYS,
-    VERSIONS,
-    keys_of_one_release,
-)
+from profiler.config.verl.keys import ENGINE, FREE_KEYS, FREE_PREFIXES, LATER_MEMORY_KEYS, MEMORY_KEYS
 from profiler.domain.errors import Fault, shortened
-from profiler.domain.verl import Release
 
 _PATH = "actor_rollout_ref.model.path"
-
 _LONGEST_SHOWN = 60
 
 _ENGINES = {"dp": False, "megatron": True}
@@ -92,12 +82,8 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
             notes.append(Note(key=key, text=f"verl's default of {key} ({name} does not state it)"))
         elif changes_memory(key):
             notes.append(not_counted(effect_text(key, shortened(override.text, _LONGEST_SHOWN))))
-    groups = {}
-    for key, group in script.groups.items():
-        if group.is_known:
-            groups[key] = _value(group.text)
-        else:
-            faults.append(_ambiguous(key, group, name))
+    groups = {key: _value(group.text) for key, group in script.groups.items() if group.is_known}
+    faults += [_ambiguous(key, group, name) for key, group in script.groups.items() if not group.is_known]
     megatron, engine_faults = _engine(groups)
     own = script.config_name not in _CONFIGURATIONS
     if own:
@@ -143,41 +129,18 @@ def override_source(words: Sequence[str]) -> VerlSource:
     """Return the values of Hydra's overrides, ``key=value`` with ``+`` or ``++`` before it."""
     values: dict[str, object] = {}
     faults: list[Fault] = []
-    added = set()
     for word in words:
         key, _, text = word.lstrip("+").partition("=")
         read_into(values, key, text, faults)
-        if word.startswith("+"):
-            added.add(key)
     groups = {ENGINE: values.pop(ENGINE)} if ENGINE in values else {}
     megatron, engine_faults = _engine(groups)
     return VerlSource(
         values=values,
         megatron=megatron,
         names_engine=bool(groups),
-        added=frozenset(added),
+        added=frozenset(word.lstrip("+").partition("=")[0] for word in words if word.startswith("+")),
         faults=(*faults, *engine_faults),
     )
-
-
-def releases_of(source: VerlSource, stated: Release | None) -> tuple[tuple[Release, ...], Note]:
-    """Return the releases that a job can be of, first the one whose defaults it takes, and a note that says so.
-
-    It is the stated one, else 0.9.1 if a key is of that alone and none of 0.8 alone, else 0.8. Without a key of one
-    release alone, or with keys of both, it can be of both.
-    """
-    found = keys_of_one_release(source.values, added=source.added)
-    later = [*([ENGINE] if source.names_engine else ()), *found[Release.V0_9_1]]
-    has_own = {Release.V0_8: bool(found[Release.V0_8]), Release.V0_9_1: bool(later)}
-    by_keys = tuple(each for each in Release if has_own[each] or not any(has_own.values()))
-    releases = by_keys if stated is None else (stated,)
-    release = releases[0]
-    text = f"the defaults and workers of verl {VERSIONS[release]}"
-    if stated is None:
-        other = next(each for each in Release if each is not release)
-        why = f"which alone has {later[0]}; " if release is Release.V0_9_1 else ""
-        text += f" ({why}verl={other.value} takes those of {VERSIONS[other]})"
-    return releases, Note(key="", text=text)
 
 
 def _engine(groups: Mapping[str, object]) -> tuple[bool, list[Fault]]:

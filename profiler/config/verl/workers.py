@@ -7,8 +7,20 @@ Source, where no other is named: verl 0.9.1, `workers/engine/fsdp/transformer_im
 
 from collections.abc import Mapping
 
+from profiler.config.notes import Note
 from profiler.config.options.reading import FieldReader
-from profiler.config.verl.keys import ACTOR, BLOCK, MODEL, RECOMPUTE, REF, ROLLOUT
+from profiler.config.verl.keys import (
+    ACTOR,
+    BLOCK,
+    ENGINE,
+    MODEL,
+    RECOMPUTE,
+    REF,
+    ROLLOUT,
+    VERSIONS,
+    keys_of_one_release,
+)
+from profiler.config.verl.sources import VerlSource
 from profiler.domain.verl import EntropySettings, Release, RewardEngine, Strategy, Workers
 
 ULYSSES = "ulysses_sequence_parallel_size"
@@ -172,3 +184,23 @@ def _reward(reader: VerlReader) -> RewardEngine | None:
         gpu_memory_utilization=reader.number(key("rollout.gpu_memory_utilization")),
         free_cache_engine=reader.flag(key("rollout.free_cache_engine")),
     )
+
+
+def releases_of(source: VerlSource, stated: Release | None) -> tuple[tuple[Release, ...], Note]:
+    """Return the releases that a job can be of, first the one whose defaults it takes, and a note that says so.
+
+    It is the stated one, else 0.9.1 if a key is of that alone and none of 0.8 alone, else 0.8. Without a key of one
+    release alone, or with keys of both, it can be of both.
+    """
+    found = keys_of_one_release(source.values, added=source.added)
+    later = [*([ENGINE] if source.names_engine else ()), *found[Release.V0_9_1]]
+    has_own = {Release.V0_8: bool(found[Release.V0_8]), Release.V0_9_1: bool(later)}
+    by_keys = tuple(each for each in Release if has_own[each] or not any(has_own.values()))
+    releases = by_keys if stated is None else (stated,)
+    release = releases[0]
+    text = f"the defaults and workers of verl {VERSIONS[release]}"
+    if stated is None:
+        other = next(each for each in Release if each is not release)
+        why = f"which alone has {later[0]}; " if release is Release.V0_9_1 else ""
+        text += f" ({why}verl={other.value} takes those of {VERSIONS[other]})"
+    return releases, Note(key="", text=text)

@@ -27,7 +27,7 @@ from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
 from profiler.config.scripts.declared import Given
 from profiler.config.scripts.names import parse_script, training_end
-from profiler.config.scripts.reached import may_set
+from profiler.config.scripts.own_code import may_set
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
 from profiler.config.trl.argument_values import recipe_by_name

@@ -25,7 +25,7 @@ from profiler.domain.machines.extras import listed, missing, safe_path_flags, si
 from profiler.domain.memory import gib_text
 from profiler.estimate.command import TOKENIZER
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, reason
-from profiler.storage.foreign.hub_cache import cached_file
+from profiler.storage.foreign.hub import cached_file
 from profiler.storage.foreign.model_config import is_local
 from profiler.storage.foreign.number_files import LENGTHS, MOST_ROWS, LengthFile, length_fault, read_lengths, read_named
 

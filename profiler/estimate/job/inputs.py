@@ -8,6 +8,7 @@ from profiler.config.models.lookup import builtin_architecture, taken_by_name, t
 from profiler.config.notes import SIZES, Note, note_lines
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
+from profiler.config.trials.key_values import without_absent_targets
 from profiler.config.trl_releases.facts import KEY as TRL
 from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.architectures.architecture import Architecture
@@ -136,6 +137,7 @@ def read_inputs(
     """
     if part is None:
         return _inputs(command, None, None, (), measure, with_evaluations=with_evaluations)
+    part = part.for_release(command.options.trl)
     of_files = [fault for fault in part.faults if fault.key == CONFIG]
     if part.kernels is not None and not of_files and not with_bounds:
         problem = f"trains by {part.kernels.program}, of whose memory there are only the bounds of `estimate`"
@@ -197,6 +199,8 @@ def _inputs(
         notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")
     keys.update(command.keys)
+    if part is not None and part.kernels is None and "lora_target_modules" not in command.keys:
+        notes.extend(without_absent_targets(keys))
     if keys.get("recipe") not in _OF_DATA:
         source = command.keys.get("dataset", None if part is None else part.values.get("dataset_name"))
         is_cut = reading is not None and PROMPT_KEY in reading.taken

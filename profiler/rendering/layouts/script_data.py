@@ -1,17 +1,21 @@
-"""The data of the scripts of `report.html`, as JSON in parts: a sweep can have 100,000 trials."""
+"""The data of the scripts of `report.html`, as JSON in parts, and tables as CSV: a sweep can have 100,000 trials."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from markupsafe import Markup
 
 from profiler.domain.memory import Category, Phase
+from profiler.domain.text import plain
 from profiler.rendering.document import ListedTrial, Tone, TrialList
 from profiler.rendering.memory_words import CATEGORY_TITLES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _METRICS = ("allocated, tensors", "reserved, torch's cache", "device, with the context")
 _TEXTS_AT_ONCE = 2_000
@@ -110,3 +114,23 @@ def json_text(value: object) -> str:
 def _for_script(text: str) -> Markup:
     """Return JSON for a script element, without characters that could end the element or begin another."""
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+_FORMULA = ("=", "+", "-", "@")
+"""Beginnings of a cell that a spreadsheet computes."""
+
+
+def as_csv(table: "pd.DataFrame") -> str:
+    """Return a table as CSV with a header. Text that a spreadsheet would compute begins with an apostrophe."""
+    import pandas as pd
+
+    safe = table.copy()
+    for name in table.columns:
+        if isinstance(table[name].dtype, pd.StringDtype):
+            safe[name] = table[name].map(_computed_by_none, na_action="ignore")
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def _computed_by_none(text: str) -> str:
+    safe = plain(text)
+    return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe

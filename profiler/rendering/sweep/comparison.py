@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from profiler.analysis.compared.axes import Matrix
 from profiler.analysis.compared.cells import Cell as Trial
 from profiler.analysis.findings.answers import CardTable
@@ -187,21 +185,3 @@ def _cell(cell: Trial | None) -> str:
     if cell.status is Status.OOM:
         return r"\textit{OOM}" if cell.result_bytes is None else rf"\textit{{{gib_number(cell.result_bytes)}}}"
     return latex(result_text(cell))
-
-
-_FORMULA = ("=", "+", "-", "@")
-"""Beginnings of a cell that a spreadsheet computes."""
-
-
-def as_csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV with a header. Text that a spreadsheet would compute begins with an apostrophe."""
-    safe = table.copy()
-    for name in table.columns:
-        if isinstance(table[name].dtype, pd.StringDtype):
-            safe[name] = table[name].map(_computed_by_none, na_action="ignore")
-    return safe.to_csv(index=False, lineterminator="\n")
-
-
-def _computed_by_none(text: str) -> str:
-    safe = plain(text)
-    return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe

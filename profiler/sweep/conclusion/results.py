@@ -20,7 +20,7 @@ from profiler.rendering.live.plan_table import plan_table, time_lines
 from profiler.storage.files.atomic import append_to_job_page, write_atomically
 from profiler.storage.files.foreign_files import expanded
 from profiler.storage.files.last_resort import last_resort
-from profiler.storage.foreign.fingerprint import is_only_a_hub_model
+from profiler.storage.foreign.model_config import is_only_a_hub_model
 from profiler.storage.records.outcome_fields import not_measured
 from profiler.storage.stores.shared_store import read_published
 from profiler.storage.sweep_tables.earlier import EarlierTrial, earlier_trials, trials_of_other_grids, trials_of_table

@@ -31,8 +31,7 @@ from profiler.emulation.interpreter import cache_folder
 from profiler.execution.job import TRIAL_WORKER
 from profiler.execution.pythons import InterpreterOf
 from profiler.storage.files.foreign_files import expanded, reason
-from profiler.storage.foreign.fingerprint import content_of
-from profiler.storage.foreign.model_config import check_weights
+from profiler.storage.foreign.model_config import check_weights, content_of
 from profiler.storage.stores.record_store import folder_faults, writable_faults
 from profiler.storage.stores.shared_store import shared_faults, work_folder
 from profiler.sweep.command import PYTHON, Command, for_each_python, pairs_of

@@ -1,0 +1,372 @@
+"""Variables of a script: one name for each, the values that are bound to them once, and names of trl's classes."""
+
+import ast
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+
+from profiler.config.scripts.names import OWN, called_name, has_name, is_main, plain_name
+
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
+"""A function, or the script."""
+
+_Variable = tuple[int, str]
+"""A scope, by its place, and a name."""
+
+_THIS = ("self", "cls")
+
+
+def with_one_name_each(tree: ast.Module) -> None:
+    """Rename variables of functions whose names other functions or the script bind as well.
+
+    What a function gets or returns by the same name stays one variable: ``args`` of ``main(args)``.
+
+    By hand: ``rows = 2`` and ``def f(): rows = 8`` become ``rows = 2`` and ``def f(): f.rows = 8``, two names.
+    """
+    _Variables(tree).rename()
+
+
+class _Variables:
+    def __init__(self, tree: ast.Module) -> None:
+        self._scopes: list[Scope] = [None]
+        self._above: list[int] = [0]
+        self._own: list[set[str]] = [set()]
+        self._uses: list[tuple[ast.Name | ast.arg, int]] = []
+        self._calls: list[tuple[ast.Call, int, ast.expr | None]] = []
+        self._returns: dict[int, list[ast.expr]] = {}
+        self._kept: set[str] = {*_THIS}
+        self._targets: dict[ast.Call, ast.expr] = {}
+        self._same: dict[_Variable, _Variable] = {}
+        self._visit(tree, 0)
+
+    def _visit(self, node: ast.AST, scope: int) -> None:
+        left: list[tuple[ast.AST, int]] = [(node, scope)]
+        while left:
+            node, scope = left.pop()
+            inner = scope
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                    inner = len(self._scopes)
+                    self._scopes.append(node)
+                    self._above.append(scope)
+                    self._own.append({each.arg for each in _parameters_of(node)})
+                    self._uses += [(each, inner) for each in _parameters_of(node)]
+                    defaults = (*node.args.defaults, *filter(None, node.args.kw_defaults))
+                    decorators = () if isinstance(node, ast.Lambda) else node.decorator_list
+                    left += [(each, scope) for each in (*defaults, *decorators)]
+                    body = [node.body] if isinstance(node, ast.Lambda) else node.body
+                    left += [(each, inner) for each in reversed(body)]
+                    continue
+                case ast.Name(id=name, ctx=ctx):
+                    self._uses.append((node, scope))
+                    if not isinstance(ctx, ast.Load):
+                        self._own[scope].add(name)
+                case ast.Global(names=names) | ast.Nonlocal(names=names):
+                    self._kept.update(names)
+                case ast.alias(name=name, asname=other):
+                    self._kept.add(other or name)
+                case ast.Assign(targets=[target], value=ast.Call() as call):
+                    self._targets[call] = target
+                case ast.Call():
+                    self._calls.append((node, scope, self._targets.get(node)))
+                case ast.Return(value=value) if value is not None:
+                    self._returns.setdefault(scope, []).append(value)
+            left += [(child, inner) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+    def rename(self) -> None:
+        """Give each variable one name."""
+        self._unite()
+        groups: dict[str, set[_Variable]] = {}
+        for scope, names in enumerate(self._own):
+            for name in names - self._kept:
+                groups.setdefault(name, set()).add(self._first((scope, name)))
+        for node, scope in self._uses:
+            name = node.arg if isinstance(node, ast.arg) else node.id
+            variable = self._first((self._of(scope, name), name))
+            if isinstance(node, ast.arg) and variable[0] != scope:
+                node.arg = f"{scope}.{name}"  # it is bound where the call is
+            elif variable[0] == 0 or len(groups.get(name, ())) < _SEVERAL:
+                continue
+            elif isinstance(node, ast.arg):
+                node.arg = f"{variable[0]}.{name}"
+            else:
+                node.id = f"{variable[0]}.{name}"
+
+    def _of(self, scope: int, name: str) -> int:
+        """Return the scope that binds a name; the script if none does."""
+        while scope and name not in self._own[scope]:
+            scope = self._above[scope]
+        return scope
+
+    def _first(self, variable: _Variable) -> _Variable:
+        while variable in self._same:
+            variable = self._same[variable]
+        return variable
+
+    def _join(self, scope: int, function: int, name: str) -> None:
+        """Make one variable of that of a function and that where it is called, which binds it."""
+        caller, called = (self._first((self._of(each, name), name)) for each in (scope, function))
+        if caller != called:
+            self._same[called] = caller
+
+    def _unite(self) -> None:
+        """Make one variable of those that functions get, in every call, and return by the same name."""
+        calls: dict[str, list[tuple[ast.Call, int, ast.expr | None]]] = {}
+        for each in self._calls:
+            calls.setdefault(called_name(each[0]), []).append(each)
+        for function, node in enumerate(self._scopes):
+            found = calls.get(node.name, []) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else []
+            given = [set(_given_alike(call, node)) for call, _, _ in found if node is not None]
+            for _, scope, target in found:
+                for name in (*set.intersection(*given), *self._returned(function, target)):
+                    if name not in self._kept:
+                        self._join(scope, function, name)
+
+    def _returned(self, function: int, target: ast.expr | None) -> Iterator[str]:
+        for value in self._returns.get(function, ()) if target is not None else ():
+            pairs = [(target, value)]
+            if isinstance(value, ast.Tuple) and isinstance(target, ast.Tuple):
+                pairs = list(zip(target.elts, value.elts, strict=False))
+            for first, second in pairs:
+                if isinstance(first, ast.Name) and isinstance(second, ast.Name) and first.id == second.id:
+                    yield first.id
+
+
+def _given_alike(call: ast.Call, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Iterator[str]:
+    """Return the parameters that get a variable of their own name."""
+    names = [each.arg for each in _parameters_of(node)]
+    places = names[1:] if names[:1] in ([_THIS[0]], [_THIS[1]]) else names
+    pairs = [*zip(places, call.args, strict=False), *((each.arg or "", each.value) for each in call.keywords)]
+    yield from (name for name, value in pairs if isinstance(value, ast.Name) and value.id == name and name in names)
+
+
+_SEVERAL = 2
+
+
+def _parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Sequence[ast.arg]:
+    more = [each for each in (node.args.vararg, node.args.kwarg) if each is not None]
+    return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *more]
+
+
+def without_aliases(tree: ast.Module) -> None:
+    """Give classes of libraries their own names in a script that imports them by others.
+
+    By hand: ``from trl import GRPOConfig as Theirs`` and ``Theirs()`` become ``GRPOConfig()``, and a class GRPOConfig
+    of the script gets another name.
+    """
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    of_libraries = [node for node in imports if (node.module or "").partition(".")[0] in _NAMED]
+    every = [each for node in of_libraries for each in node.names]
+    renamed = {each.asname: each.name for each in every if each.asname is not None and each.asname != each.name}
+    plain = {each.name for each in every if each.asname is None}
+    own = {name: f"{OWN}{name}" for name in renamed.values() if name not in plain}
+    for each in every if renamed else ():
+        each.asname = None
+    for node in ast.walk(tree) if renamed else ():
+        match node:
+            case ast.Name(id=name):
+                node.id = renamed.get(name) or own.get(name, name)
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                node.name = own.get(name, name)
+            case ast.ImportFrom(names=names) if node not in of_libraries:
+                for each in names:
+                    each.asname = own.get(each.name, each.asname) if each.asname is None else each.asname
+
+
+def with_own_classes(tree: ast.Module, classes: Collection[str]) -> None:
+    """Give another name to each class of a script that has the name of one of trl's and derives from none.
+
+    Args:
+        tree: The script, with its modules.
+        classes: Names of trl's classes.
+    """
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    of_trl = {
+        each.asname or each.name for node in imports if (node.module or "").startswith(_NAMED) for each in node.names
+    }
+    own = {
+        node.name: f"{OWN}{node.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and node.name in classes
+        and node.name not in of_trl
+        and not any(has_name(base) and _name_of(base) in classes for base in node.bases)
+    }
+    for node in ast.walk(tree) if own else ():
+        if isinstance(node, ast.Name):
+            node.id = own.get(node.id, node.id)
+        elif isinstance(node, ast.ClassDef):
+            node.name = own.get(node.name, node.name)
+
+
+def _name_of(base: ast.Name | ast.Attribute) -> str:
+    return base.id if isinstance(base, ast.Name) else base.attr
+
+
+_NAMED = ("trl", "peft", "transformers", "unsloth")
+"""Libraries whose classes configure a training by their names."""
+
+
+def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Return the names that the script binds once, outside of conditions and loops, with their values.
+
+    A parameter of a function that is called once is what it gets there. A constant may be bound again to the same
+    value, as cells of notebooks do. A name that every branch of one condition binds is the value of the branch.
+    """
+    bound = _bindings(tree)
+    stated: dict[str, list[ast.expr]] = {}
+    for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
+        stated.setdefault(target, []).append(value)
+    for target, value, count in _branched(tree):
+        if bound[target] == count and target not in stated:
+            yield target, value
+    for target, values in stated.items():
+        is_same = len({ast.dump(value) for value in values}) == 1 and all(map(_is_constant, values))
+        if bound[target] == len(values) and (len(values) == 1 or is_same):
+            yield target, values[0]
+
+
+def _branched(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
+    """Return the names that every branch of an `if` binds, with their values as one expression, and how many these are.
+
+    By hand: ``if a: x = 1`` / ``else: x = 2`` is ``x = 1 if a else 2``, of 2 values.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If):
+            yield from _in_branches(node)
+
+
+def _in_branches(node: ast.If) -> Iterator[tuple[str, ast.expr, int]]:
+    first, second = (
+        {name: (value, count) for name, value, count in _in_branch(each)} for each in (node.body, node.orelse)
+    )
+    for name, (value, count) in first.items():
+        if name in second:
+            other, others = second[name]
+            both = ast.IfExp(test=node.test, body=value, orelse=other)
+            yield name, ast.copy_location(both, node), count + others
+
+
+def _in_branch(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr, int]]:
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value, 1
+            case ast.If():
+                yield from _in_branches(statement)
+
+
+def _is_constant(expression: ast.expr) -> bool:
+    return all(isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Load) for node in ast.walk(expression))
+
+
+def _bindings(tree: ast.Module) -> Counter[str]:
+    """Return how often each name is bound."""
+    bound: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                bound[name] += 1
+            case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound[name] += 1
+            case ast.alias(name=name, asname=other):
+                bound[other or name] += 1
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                bound.update(names)
+    return bound
+
+
+def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Return the parameters of functions that one call alone names, with its arguments or their defaults.
+
+    What a call on another object names may be another function: of a method only what the call passes counts.
+    """
+    functions: dict[str, list[ast.FunctionDef]] = {}
+    calls: dict[tuple[str, bool], list[ast.Call]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Call):
+            calls.setdefault((called_name(node), isinstance(node.func, ast.Attribute)), []).append(node)
+    for name, (function, *others) in functions.items():
+        is_method = _names_of(function)[:1] == ["self"]
+        found = calls.get((name, is_method), [])
+        if others or len(found) != 1 or any(isinstance(each, ast.Starred) for each in found[0].args):
+            continue
+        yield from arguments_of(function, found[0], with_defaults=not is_method).items()
+
+
+def open_parameters(tree: ast.Module) -> dict[str, tuple[str, ast.expr]]:
+    """Return the parameters of functions that only a command line or another file calls, with function and default."""
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    passed = {id(value) for call in calls if called_name(call) in _STARTS for value in call.args}
+    named = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and id(each) not in passed}
+    named |= {called_name(call) for call in calls if call.args and isinstance(call.func, ast.Attribute)}
+    found: dict[str, tuple[str, ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name not in named and _names_of(node)[:1] != ["self"]:
+            call = ast.Call(func=ast.Name(id=node.name), args=[], keywords=[])
+            found.update({name: (node.name, value) for name, value in arguments_of(node, call).items()})
+    bound = _bindings(tree)
+    return {name: each for name, each in found.items() if bound[name] == 1}
+
+
+_STARTS = ("Fire", "cli", "run")
+"""Functions that make options of a command line of the parameters of a function: of fire, tyro and typer."""
+
+
+def _names_of(function: ast.FunctionDef) -> list[str]:
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+
+
+def arguments_of(function: ast.FunctionDef, call: ast.Call, *, with_defaults: bool = True) -> dict[str, ast.expr]:
+    """Return what the parameters of a function are in a call, as far as it or a default names them."""
+    names = _names_of(function)
+    stated: dict[str, ast.expr] = {}
+    if with_defaults and all(each.arg is not None for each in call.keywords):  # ** may state any of them
+        stated.update(zip(reversed(names), reversed(function.args.defaults), strict=False))
+        keyed = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        stated.update({key.arg: default for key, default in keyed if default is not None})
+    if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
+        names = names[1:]
+    stated.update(zip(names, call.args, strict=False))
+    own = {plain_name(each.arg): each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+    stated.update({own.get(each.arg, each.arg): each.value for each in call.keywords if each.arg is not None})
+    return stated
+
+
+def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Return the assignments that run whenever the script or its function does."""
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pairs = zip(targets, values, strict=False) if len(targets) == len(values) else ()
+                yield from ((each.id, value) for each, value in pairs if isinstance(each, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                yield name, value
+            case ast.FunctionDef(body=inner) | ast.With(body=inner):
+                yield from _certain_assignments(inner)
+            case ast.ClassDef(body=inner):
+                # Fields are no names of their own; those that methods bind are.
+                yield from _certain_assignments([each for each in inner if isinstance(each, ast.FunctionDef)])
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
+                yield from _certain_assignments(inner)
+
+
+def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, int]]:
+    """Return the attributes that a script sets on its names, with the value and the line.
+
+    The value is an expression without one where several statements set it, or one under a condition.
+    """
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or is_main(node))]
+    certain = {id(statement) for body in bodies for statement in body}
+    found: dict[tuple[str, str], tuple[ast.expr, int]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value) if (
+                owner != "self"
+            ):
+                known = id(node) in certain and (owner, name) not in found
+                found[owner, name] = (value if known else ast.Slice()), node.lineno
+    return found
