@@ -25,7 +25,6 @@ from profiler.domain.machines.extras import listed, missing, safe_path_flags, si
 from profiler.domain.memory import gib_text
 from profiler.estimate.command import TOKENIZER
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, reason
-from profiler.storage.foreign.hub import cached_file
 from profiler.storage.foreign.model_config import is_local
 from profiler.storage.foreign.number_files import LENGTHS, MOST_ROWS, LengthFile, length_fault, read_lengths, read_named
 
@@ -333,6 +332,8 @@ def _tokenizer_folder(model: str) -> Path | None:
     if is_local(model):
         folder = expanded(model)
         return folder if (folder / _TOKENIZER).is_file() else None
+    from profiler.storage.foreign.hub import cached_file  # as in `model_config.py`
+
     cached = cached_file(checkpoint(model), _TOKENIZER)
     return cached.parent if cached is not None else None
 
