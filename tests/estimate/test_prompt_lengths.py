@@ -65,7 +65,7 @@ def test_what_is_not_here_is_not_measured(model, data, monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr(counting, "cached_file", lambda *_: None)
+    monkeypatch.setattr("profiler.storage.foreign.hub.cached_file", lambda *_: None)
     for words in (
         (f"model={model}", "dataset=org/data"),
         ("model=org/model", f"dataset={data}"),
@@ -78,7 +78,10 @@ def test_what_is_not_here_is_not_measured(model, data, monkeypatch):
 
 def test_a_tokenizer_in_the_hub_s_cache_is_used(model, data, monkeypatch):
     asked = []
-    monkeypatch.setattr(counting, "cached_file", lambda *words: asked.append(words) or model / "tokenizer_config.json")
+    monkeypatch.setattr(
+        "profiler.storage.foreign.hub.cached_file",
+        lambda *words: asked.append(words) or model / "tokenizer_config.json",
+    )
     assert _read("model=qwen2.5-0.5b", f"dataset={data}").keys["max_prompt_length"] == 7
     assert asked == [("Qwen/Qwen2.5-0.5B", "tokenizer_config.json")]
 
