@@ -23,6 +23,8 @@ CONFIG = {
 }
 PROMPTS = ["one two three", "one", "one two three four five six seven"]
 
+_CACHED = "profiler.storage.foreign.hub.cached_file"
+
 
 @pytest.fixture
 def model(tmp_path):
@@ -65,7 +67,7 @@ def test_what_is_not_here_is_not_measured(model, data, monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr("profiler.storage.foreign.hub.cached_file", lambda *_: None)
+    monkeypatch.setattr(_CACHED, lambda *_: None)
     for words in (
         (f"model={model}", "dataset=org/data"),
         ("model=org/model", f"dataset={data}"),
