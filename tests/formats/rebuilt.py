@@ -8,7 +8,7 @@ import contextlib
 import io
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import yaml
 
 from profiler.config.models.lookup import canonical_model
 from profiler.domain.errors import EXIT_OK
-from profiler.estimate.main import main
+from profiler.estimate.main import answer, main
 
 HERE = Path(__file__).parent
 
@@ -341,6 +341,12 @@ python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-I
     actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1
 """
 """A script that starts verl's trainer."""
+
+
+def said(words: Sequence[str]) -> dict[str, Any]:
+    """Return the answer to some words, as JSON."""
+    found: dict[str, Any] = json.loads(answer([*words, "format=json"]))
+    return found
 
 
 def read(folder: Path, name: str, text: str, *words: str) -> tuple[str, ...]:

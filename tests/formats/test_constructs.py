@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from rebuilt import HERE, OPTIONS, read
+from rebuilt import HERE, OPTIONS, read, said
 
 from profiler.domain.errors import EXIT_USAGE
-from profiler.estimate.main import answer, main
+from profiler.estimate.main import main
 
 KEPT = json.loads((HERE / "constructs.json").read_text(encoding="utf-8"))
 
@@ -37,10 +37,6 @@ def script_of(case):
     arguments = ", ".join(f"{key}={value}" for key, value in case["config"].items())
     lines += [f"arguments = GRPOConfig({arguments})", f"GRPOTrainer(model={model}, args=arguments).train()"]
     return "\n".join(lines) + "\n"
-
-
-def said(words):
-    return json.loads(answer([*words, "format=json"]))
 
 
 @pytest.mark.parametrize("case", KEPT["scripts"], ids=lambda case: case["repository"])
@@ -276,27 +272,22 @@ def test_modules_are_looked_for_next_to_a_started_script(tmp_path, capsys):
     assert "trains by a class GRPOTrainer of its own (line 3 of own_trainer.py)" in capsys.readouterr().err
 
 
-OWN_TRAINER = """from trl import GRPOConfig
-from ours.intuition import IntuitionTrainer
-args = GRPOConfig(per_device_train_batch_size=8, num_generations=8, max_completion_length=64)
-IntuitionTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()
-"""
+PLAIN = "model_name_or_path: Qwen/Qwen2.5-0.5B\nper_device_train_batch_size: 8\nbf16: true\n"
 
 
-def test_a_trainer_with_a_name_of_its_own_is_named_or_refused(tmp_path, capsys):
-    """Of newshawn/VIGOR: it derives from transformers' Trainer, and makes logits that trl's does not."""
-    words = read(tmp_path, "train.py", OWN_TRAINER, "trl=1.16")
-    assert "IntuitionTrainer of ours.intuition as trl's (that module may change it)" in " ".join(said(words)["notes"])
-    (tmp_path / "ours").mkdir()
-    module = tmp_path / "ours" / "intuition.py"
-    module.write_text("class IntuitionTrainer(Trainer):\n    pass\n", encoding="utf-8")
-    assert main(list(words)) == EXIT_USAGE
-    assert "gives GRPOConfig to IntuitionTrainer (line 4 of train.py), which is no trainer" in capsys.readouterr().err
-    module.write_text("class IntuitionTrainer(Own):\n    pass\n", encoding="utf-8")
-    assert main(list(words)) == EXIT_USAGE
-    assert "trains by a class IntuitionTrainer of its own" in capsys.readouterr().err
-    module.write_text("class IntuitionTrainer(GRPOTrainer):\n    pass\n", encoding="utf-8")
-    assert said(words)["trial"]["num_generations"] == 8
+@pytest.mark.parametrize(
+    ("name", "more", "words", "is_assumed"),
+    [
+        ("train.yaml", "", (), True),
+        ("train.yaml", "num_generations: 8\n", (), False),
+        ("train.yaml", "max_length: 512\n", (), False),
+        ("train.yaml", "", ("recipe=sft",), False),
+        ("sft.yaml", "", (), False),
+    ],
+)
+def test_a_trainer_that_no_key_states_is_assumed(tmp_path, name, more, words, is_assumed):
+    notes = said((*read(tmp_path, name, PLAIN + more, "trl=1.16"), *words))["notes"]
+    assert ("recipe=grpo (no key of the file is of one trainer alone)" in " ".join(notes)) is is_assumed
 
 
 BY_FIRE = """import fire

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from rebuilt import read, said
 
 from profiler.domain.errors import EXIT_USAGE
 from profiler.estimate.main import answer, main
@@ -287,3 +288,26 @@ DPOTrainer("{MODEL}", args=args, beta=settings.beta).train()
 """
     trial, _ = both(tmp_path, text, "trl=1.16")
     assert (trial["per_device_train_batch_size"], trial["max_length"]) == (3, 640)
+
+
+OWN_TRAINER = """from trl import GRPOConfig
+from ours.intuition import IntuitionTrainer
+args = GRPOConfig(per_device_train_batch_size=8, num_generations=8, max_completion_length=64)
+IntuitionTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()
+"""
+
+
+def test_a_trainer_with_a_name_of_its_own_is_named_or_refused(tmp_path, capsys):
+    """Of newshawn/VIGOR: it derives from transformers' Trainer, and makes logits that trl's does not."""
+    words = read(tmp_path, "train.py", OWN_TRAINER, "trl=1.16")
+    assert "IntuitionTrainer of ours.intuition as trl's (that module may change it)" in " ".join(said(words)["notes"])
+    (tmp_path / "ours").mkdir()
+    module = tmp_path / "ours" / "intuition.py"
+    module.write_text("class IntuitionTrainer(Trainer):\n    pass\n", encoding="utf-8")
+    assert main(list(words)) == EXIT_USAGE
+    assert "gives GRPOConfig to IntuitionTrainer (line 4 of train.py), which is no trainer" in capsys.readouterr().err
+    module.write_text("class IntuitionTrainer(Own):\n    pass\n", encoding="utf-8")
+    assert main(list(words)) == EXIT_USAGE
+    assert "trains by a class IntuitionTrainer of its own" in capsys.readouterr().err
+    module.write_text("class IntuitionTrainer(GRPOTrainer):\n    pass\n", encoding="utf-8")
+    assert said(words)["trial"]["num_generations"] == 8

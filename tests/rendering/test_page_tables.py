@@ -8,7 +8,7 @@ import pytest
 
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import code_block, escaped, markdown_table
-from profiler.rendering.sweep.comparison import as_csv
+from profiler.rendering.layouts.script_data import as_csv
 
 
 def test_numbers_are_on_the_right_of_the_first_column():

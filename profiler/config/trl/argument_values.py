@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from profiler.config.notes import Note
 from profiler.config.options.reading import FileValues, show
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
@@ -156,6 +157,12 @@ def trainer_is_known(values: Mapping[str, object]) -> bool:
     own = (GENERATION_KEYS | RLOO_KEYS | _OF_A_REFERENCE).union(*NAMED_BY.values())
     keys = own | {"max_length"}.union(*(other.keys for other in OTHERS))
     return not keys.isdisjoint(values)
+
+
+def trainer_notes(values: Mapping[str, object], recipe: Recipe) -> tuple[Note, ...]:
+    """Return the note that a file is taken for one of a trainer, unless a key of it says so."""
+    text = f"recipe={recipe} (no key of the file is of one trainer alone)"
+    return () if trainer_is_known(values) else (Note(key="recipe", text=text),)
 
 
 def _no_recipe(key: str, trainer: str) -> Fault:

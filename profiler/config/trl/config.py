@@ -13,7 +13,7 @@ from profiler.config.notes import Note, Uncounted, not_counted, uncounted_texts
 from profiler.config.options.reading import show
 from profiler.config.trl import argument_keys as trl_effects
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
-from profiler.config.trl.argument_values import checked_values, recipe_of
+from profiler.config.trl.argument_values import checked_values, recipe_of, trainer_notes
 from profiler.config.trl.parts import (
     effects_of,
     reward_models,
@@ -114,6 +114,7 @@ def read_trl_config(
     flat, own_job, wrong = checked_values(_flattened(values))
     job = {**own_job, **(job or {})}
     found, faults = recipe_of(flat)
+    unnamed = () if recipe is not None else trainer_notes(flat, found)
     recipe = recipe or found
     faults += [*wrong, *_without_adapter(flat), *unread_faults(job, given or {})]
     faults += [fault for key in flat for fault in _faults(key, flat, recipe)]
@@ -150,7 +151,7 @@ def read_trl_config(
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
     described = facts.Described(point={**point, **(given or {})}, file=flat, job=job)
-    notes = (*_assumed(flat, point, recipe, job), *_not_counted(flat, recipe, job))
+    notes = (*unnamed, *_assumed(flat, point, recipe, job), *_not_counted(flat, recipe, job))
     return TrlReading(
         point=point,
         notes=notes,
