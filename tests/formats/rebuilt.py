@@ -343,7 +343,7 @@ python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-I
 """A script that starts verl's trainer."""
 
 
-def said(words: Sequence[str]) -> dict[str, Any]:
+def facts_of(words: Sequence[str]) -> dict[str, Any]:
     """Return the answer to some words, as JSON."""
     found: dict[str, Any] = json.loads(answer([*words, "format=json"]))
     return found

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from rebuilt import HERE, OPTIONS, read, said
+from rebuilt import HERE, OPTIONS, facts_of, read
 
 from profiler.domain.errors import EXIT_USAGE
-from profiler.estimate.main import main
+from profiler.estimate.main import answer, main
 
 KEPT = json.loads((HERE / "constructs.json").read_text(encoding="utf-8"))
 
@@ -46,7 +46,7 @@ def test_a_script_is_read_as_it_runs(case, tmp_path, capsys):
         assert main(list(words)) == EXIT_USAGE
         assert case["refused"] in capsys.readouterr().err
         return
-    found = said((*words, "trl=1.16"))
+    found = facts_of((*words, "trl=1.16"))
     assert {key: found["trial"].get(key) for key in case["trial"]} == case["trial"]
     notes = " ".join(found["notes"])
     assert [each for each in case["notes"] if each not in notes] == []
@@ -82,15 +82,15 @@ max_completion_length: 64
     ],
 )
 def test_the_first_card_is_shared_with_the_engine(stated, release, mode, part, tmp_path):
-    found = said(read(tmp_path, "grpo.yaml", f"{YAML}{stated}\n", f"trl={release}"))["trial"]
+    found = facts_of(read(tmp_path, "grpo.yaml", f"{YAML}{stated}\n", f"trl={release}"))["trial"]
     assert (found["vllm_mode"], found.get("vllm_gpu_memory_utilization")) == (mode, part)
 
 
 def test_a_stated_part_of_the_engines_own_card_is_named(tmp_path):
     text = f"{YAML}vllm_device: auto\nvllm_gpu_memory_utilization: 0.7\n"
-    notes = " ".join(said(read(tmp_path, "grpo.yaml", text))["notes"])
+    notes = " ".join(facts_of(read(tmp_path, "grpo.yaml", text))["notes"])
     assert "the engine takes 0.7 of its card, by vllm_gpu_memory_utilization (trl 0.14 to 0.15)" in notes
-    assert "of its card, by" not in " ".join(said(read(tmp_path, "grpo.yaml", text, "trl=0.17"))["notes"])
+    assert "of its card, by" not in " ".join(facts_of(read(tmp_path, "grpo.yaml", text, "trl=0.17"))["notes"])
 
 
 OWN = """
@@ -101,7 +101,7 @@ training: {per_device_train_batch_size: 8, max_seq_length: 512, bf16: true, max_
 
 def test_another_name_of_a_stated_key_is_settled_by_it(tmp_path, capsys):
     same = OWN.replace("bf16", "num_generations: 8, group_size: 8, bf16")
-    assert said(read(tmp_path, "own.yaml", same))["trial"]["num_generations"] == 8
+    assert facts_of(read(tmp_path, "own.yaml", same))["trial"]["num_generations"] == 8
     assert main(list(read(tmp_path, "own.yaml", same.replace("group_size: 8", "group_size: 4")))) == EXIT_USAGE
     assert "num_generations=4: is training.group_size" in capsys.readouterr().err
 
@@ -116,14 +116,14 @@ def test_deepspeed_by_a_name_of_the_users_own_is_asked_for(tmp_path, capsys):
 
 
 def test_the_name_of_an_own_file_says_what_it_trains(tmp_path):
-    found = said(read(tmp_path, "grpo_config.yaml", OWN.replace(", max_completion_length: 64", "")))
+    found = facts_of(read(tmp_path, "grpo_config.yaml", OWN.replace(", max_completion_length: 64", "")))
     assert found["trial"]["recipe"] == "grpo"
     assert "recipe=grpo (by the names in grpo_config.yaml)" in " ".join(found["notes"])
 
 
 def test_a_gguf_type_is_no_quantisation_of_the_training(tmp_path):
     text = f"{OWN}model_saving: {{quantization_method_gguf: [f16, q8_0]}}\n"
-    assert said(read(tmp_path, "grpo_own.yaml", text))["trial"]["tuning"] == "full"
+    assert facts_of(read(tmp_path, "grpo_own.yaml", text))["trial"]["tuning"] == "full"
 
 
 def refusal(folder, name, text, capsys, *words):
@@ -135,7 +135,10 @@ def test_a_key_of_an_earlier_trainer_is_asked_for(tmp_path, capsys):
     """`kl_coef`, of v-papageorgiou/mini-reasoning: a key of RLOO once, and the user's name of `beta` here."""
     said_so = refusal(tmp_path, "grpo.yaml", f"{YAML}kl_coef: 0.05\n", capsys)
     assert "beta=0.05: is kl_coef in grpo.yaml, and trl's key is beta" in said_so
-    assert said(read(tmp_path, "grpo.yaml", f"{YAML}kl_coef: 0.05\n", "beta=0.05", "trl=1.16"))["trial"]["beta"] == 0.05
+    assert (
+        facts_of(read(tmp_path, "grpo.yaml", f"{YAML}kl_coef: 0.05\n", "beta=0.05", "trl=1.16"))["trial"]["beta"]
+        == 0.05
+    )
 
 
 def test_a_script_is_read_as_called_without_options(tmp_path):
@@ -180,7 +183,7 @@ def test_a_call_for_an_older_release_is_one_of_two(tmp_path, capsys):
     alone = IN_A_DICTIONARY.replace("processing_class=", "tokenizer=")
     assert "tokenizer=line" in refusal(tmp_path, "train.py", alone, capsys)
     adapter = ("tuning=lora", "lora_rank=16", "lora_target_modules=[q_proj]")
-    stated = said(read(tmp_path, "train.py", alone, *adapter, "trl=1.16"))
+    stated = facts_of(read(tmp_path, "train.py", alone, *adapter, "trl=1.16"))
     assert "trl 1.16 as stated, although line 15 gives tokenizer to the trainer" in " ".join(stated["notes"])
 
 
@@ -198,16 +201,16 @@ def test_what_a_file_says_wrongly_is_said_once(tmp_path, capsys):
 def test_the_launch_of_an_own_file_settles_its_type(tmp_path, capsys):
     """Of OpenEuroLLM/post-training: `mixed_precision` is accelerate's, next to the `dtype` of the weights."""
     text = f"{OWN}accelerate: {{mixed_precision: bf16}}\n"
-    assert said(read(tmp_path, "grpo_own.yaml", text))["trial"]["bf16"] is True
+    assert facts_of(read(tmp_path, "grpo_own.yaml", text))["trial"]["bf16"] is True
     assert "mixed_precision=fp16: of" in refusal(tmp_path, "grpo_own.yaml", text.replace("n: bf16", "n: fp16"), capsys)
 
 
 def test_one_gpu_is_an_assumption_of_every_trainer(tmp_path):
     """Of RH-MikkelWerling/tabtoreason: a recipe of SFT that its repository starts on eight GPUs."""
     text = f"model_name_or_path: {MODEL}\ndtype: bfloat16\nmax_length: 1024\npacking: true\n"
-    notes = " ".join(said(read(tmp_path, "sft.yaml", text, "recipe=sft"))["notes"])
+    notes = " ".join(facts_of(read(tmp_path, "sft.yaml", text, "recipe=sft"))["notes"])
     assert "num_processes=1 (not stated in a file of trl)" in notes
-    assert "num_processes" not in " ".join(said(read(tmp_path, "sft.yaml", text, "num_processes=2"))["notes"])
+    assert "num_processes" not in " ".join(facts_of(read(tmp_path, "sft.yaml", text, "num_processes=2"))["notes"])
 
 
 def test_preferences_with_images_are_refused_as_such(tmp_path, capsys):
@@ -227,7 +230,7 @@ if os.environ.get("WIDE"):
     args.gradient_checkpointing = False
 GRPOTrainer("Qwen/Qwen2.5-0.5B", args=args).train()
 """
-    found = said(read(tmp_path, "train.py", text, "trl=1.16"))
+    found = facts_of(read(tmp_path, "train.py", text, "trl=1.16"))
     notes = " ".join(found["notes"])
     assert found["trial"]["per_device_train_batch_size"] == 8
     assert "per_device_train_batch_size=8 (line 5 of train.py may change it)" in notes
@@ -259,7 +262,7 @@ def started(folder, line, **files):
 
 def test_a_parsed_class_that_is_not_here_takes_the_line(tmp_path):
     """Of yflyzhang/simpleR1: arguments of trl's names in a class of the user's own module."""
-    found = said((*started(tmp_path, LINE, run=OWN_ARGUMENTS), "trl=1.16"))
+    found = facts_of((*started(tmp_path, LINE, run=OWN_ARGUMENTS), "trl=1.16"))
     assert (found["trial"]["num_generations"], found["trial"]["per_device_train_batch_size"]) == (7, 7)
     notes = " ".join(found["notes"])
     assert "OwnArguments of arguments as trl's (that module may change it)" in notes
@@ -286,7 +289,7 @@ PLAIN = "model_name_or_path: Qwen/Qwen2.5-0.5B\nper_device_train_batch_size: 8\n
     ],
 )
 def test_a_trainer_that_no_key_states_is_assumed(tmp_path, name, more, words, is_assumed):
-    notes = said((*read(tmp_path, name, PLAIN + more, "trl=1.16"), *words))["notes"]
+    notes = facts_of((*read(tmp_path, name, PLAIN + more, "trl=1.16"), *words))["notes"]
     assert ("recipe=grpo (no key of the file is of one trainer alone)" in " ".join(notes)) is is_assumed
 
 
@@ -311,16 +314,16 @@ def test_what_fire_passes_is_read(tmp_path):
     line = "python src/run.py --rows 64 --beams=8 --optim adamw_torch --beta 1e-3\n"
     keys = ("per_device_train_batch_size", "num_generations", "optim", "beta")
     words = (*started(tmp_path, line, run=BY_FIRE), "model=qwen2.5-0.5b", "trl=1.16")
-    assert [said(words)["trial"][key] for key in keys] == [64, 8, "adamw_torch", 0.001]
+    assert [facts_of(words)["trial"][key] for key in keys] == [64, 8, "adamw_torch", 0.001]
     alone = read(tmp_path, "run.py", BY_FIRE.replace("sgd", "adamw_8bit"), "model=qwen2.5-0.5b", "trl=1.16")
-    assert [said(alone)["trial"][key] for key in keys] == [32, 16, "adamw_8bit", 0.0]
+    assert [facts_of(alone)["trial"][key] for key in keys] == [32, 16, "adamw_8bit", 0.0]
 
 
 def test_a_line_that_is_shown_is_not_started(tmp_path):
     """Of spapicchio/Think2SQL: an array that a function of a log gets first. A note in backquotes is no argument."""
     array = "CMD=(trl grpo --model_name_or_path Qwen/Qwen2.5-0.5B --num_generations 4 `# few` --bf16)\n"
     text = f'{array}log "Script: ${{CMD[*]}}" "$ID"\nshow "Running now: trl grpo --num_generations 8"\n"${{CMD[@]}}"\n'
-    found = said(read(tmp_path, "run.sh", text, "trl=1.16"))
+    found = facts_of(read(tmp_path, "run.sh", text, "trl=1.16"))
     assert found["trial"]["num_generations"] == 4
     assert "passes on as" not in " ".join(found["notes"])
 
@@ -340,7 +343,7 @@ SWIFT = "--rlhf_type grpo --model Qwen/Qwen2.5-0.5B --tuner_type lora --lora_ran
 )
 def test_a_file_of_ms_swift_is_its_command(start, tmp_path):
     """Of cmyandlqs/grpo_qwen2.5 and UEC-InabaLab/IncrementalRLForSpokenDST."""
-    trial = said(read(tmp_path, "run.sh", f"{start} {SWIFT} --num_generations 4\n"))["trial"]
+    trial = facts_of(read(tmp_path, "run.sh", f"{start} {SWIFT} --num_generations 4\n"))["trial"]
     assert (trial["recipe"], trial["lora_rank"], trial["num_generations"], trial["num_processes"]) == ("grpo", 64, 4, 2)
 
 
@@ -356,7 +359,7 @@ GPT_OSS = {
 @pytest.mark.parametrize("name", GPT_OSS)
 def test_an_attention_not_stated_is_that_of_transformers(name, tmp_path):
     """Of TianCai19/ms-swift-notebook: transformers has no sdpa for the model, which the mirror has by another owner."""
-    trial = said(read(tmp_path, name, GPT_OSS[name]))["trial"]
+    trial = facts_of(read(tmp_path, name, GPT_OSS[name]))["trial"]
     assert (trial["model"], trial["attn_implementation"]) == ("gpt-oss-20b", "eager")
 
 
@@ -366,17 +369,17 @@ def test_the_first_name_of_liger_counts_its_layers(tmp_path):
         f"model_name_or_path: {MODEL}\ntorch_dtype: bfloat16\nmax_seq_length: 1024\npacking: false\nuse_liger: true\n"
     )
     words = read(tmp_path, "sft.yaml", text)
-    assert said(words)["trial"]["use_liger_kernel"] is True
-    assert said(read(tmp_path, "sft.yaml", text.replace("liger: true", "liger: false")))["trial"][
+    assert facts_of(words)["trial"]["use_liger_kernel"] is True
+    assert facts_of(read(tmp_path, "sft.yaml", text.replace("liger: true", "liger: false")))["trial"][
         "use_liger_kernel"
     ] is (False)
-    assert said((*words, "use_liger_kernel=false"))["trial"]["use_liger_kernel"] is False
+    assert facts_of((*words, "use_liger_kernel=false"))["trial"]["use_liger_kernel"] is False
 
 
 def test_names_of_an_own_file_that_mean_one_thing_are_read(tmp_path):
     """Of TranDuong874/qwen-mt-finetune: where it is uploaded says nothing of the adapter that is trained."""
     text = f"base_model: {MODEL}\ntraining: {{per_device_batch_size: 16, max_seq_length: 512, bf16: true}}\n"
-    found = said(read(tmp_path, "sft_own.yaml", f"{text}huggingface: {{push_adapter_only: true}}\n"))["trial"]
+    found = facts_of(read(tmp_path, "sft_own.yaml", f"{text}huggingface: {{push_adapter_only: true}}\n"))["trial"]
     assert (found["model"], found["per_device_train_batch_size"], found["tuning"]) == ("qwen2.5-0.5b", 16, "full")
 
 
@@ -387,11 +390,11 @@ def test_the_precision_of_accelerate_is_that_of_the_trainer(tmp_path):
     )
     sizes = "--num_generations 8"
     start = f"accelerate launch --config_file zero3.yaml grpo.py --model_name_or_path {MODEL} --torch_dtype bfloat16 "
-    found = said(read(tmp_path, "run.sh", f"{start}{sizes}\n", "trl=0.17"))
+    found = facts_of(read(tmp_path, "run.sh", f"{start}{sizes}\n", "trl=0.17"))
     assert (found["trial"]["bf16"], found["trial"]["zero_stage"]) == (True, 3)
     assert "bf16=true (mixed_precision of accelerate" in " ".join(found["notes"])
-    stated = said(read(tmp_path, "run.sh", f"{start}{sizes} --bf16 true\n", "trl=0.17"))
+    stated = facts_of(read(tmp_path, "run.sh", f"{start}{sizes} --bf16 true\n", "trl=0.17"))
     assert "mixed_precision" not in " ".join(stated["notes"])
     plain = start.replace("zero3.yaml", "none.yaml")
     (tmp_path / "none.yaml").write_text("distributed_type: MULTI_GPU\nmixed_precision: 'no'\nnum_processes: 2\n")
-    assert said(read(tmp_path, "run.sh", f"{plain}{sizes}\n", "trl=0.17"))["trial"]["bf16"] is False
+    assert facts_of(read(tmp_path, "run.sh", f"{plain}{sizes}\n", "trl=0.17"))["trial"]["bf16"] is False

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from rebuilt import read, said
+from rebuilt import facts_of, read
 
 from profiler.domain.errors import EXIT_USAGE
 from profiler.estimate.main import answer, main
@@ -300,7 +300,9 @@ IntuitionTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()
 def test_a_trainer_with_a_name_of_its_own_is_named_or_refused(tmp_path, capsys):
     """Of newshawn/VIGOR: it derives from transformers' Trainer, and makes logits that trl's does not."""
     words = read(tmp_path, "train.py", OWN_TRAINER, "trl=1.16")
-    assert "IntuitionTrainer of ours.intuition as trl's (that module may change it)" in " ".join(said(words)["notes"])
+    assert "IntuitionTrainer of ours.intuition as trl's (that module may change it)" in " ".join(
+        facts_of(words)["notes"]
+    )
     (tmp_path / "ours").mkdir()
     module = tmp_path / "ours" / "intuition.py"
     module.write_text("class IntuitionTrainer(Trainer):\n    pass\n", encoding="utf-8")
@@ -310,4 +312,4 @@ def test_a_trainer_with_a_name_of_its_own_is_named_or_refused(tmp_path, capsys):
     assert main(list(words)) == EXIT_USAGE
     assert "trains by a class IntuitionTrainer of its own" in capsys.readouterr().err
     module.write_text("class IntuitionTrainer(GRPOTrainer):\n    pass\n", encoding="utf-8")
-    assert said(words)["trial"]["num_generations"] == 8
+    assert facts_of(words)["trial"]["num_generations"] == 8
