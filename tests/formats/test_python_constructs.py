@@ -313,3 +313,14 @@ def test_a_trainer_with_a_name_of_its_own_is_named_or_refused(tmp_path, capsys):
     assert "trains by a class IntuitionTrainer of its own" in capsys.readouterr().err
     module.write_text("class IntuitionTrainer(GRPOTrainer):\n    pass\n", encoding="utf-8")
     assert facts_of(words)["trial"]["num_generations"] == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "tokens"), [("beta: 0.1\nmax_length: 256\n", 128), ("max_length: 256\n", None), ("beta: 0.1\n", 256)]
+)
+def test_short_rows_of_two_parts_are_half_a_prompt(tmp_path, more, tokens):
+    """Rows of 256 tokens had no room for what follows a prompt of 256, and were refused; SFT has no prompts."""
+    name = "dpo.yaml" if tokens else "sft.yaml"
+    found = facts_of(read(tmp_path, name, f"model_name_or_path: {MODEL}\n{more}", "trl=1.16"))
+    assert tokens is None or found["trial"]["max_prompt_length"] == tokens
+    assert (f"max_prompt_length={tokens} (give that of your data)" in " ".join(found["notes"])) is (tokens is not None)

@@ -13,6 +13,7 @@ from profiler.config.notes import Note
 from profiler.config.options.reading import FileValues, show
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import key_named
 
 OTHER_TRAINERS = ("bco", "cpo", "gkd", "nash_md", "online_dpo", "orpo", "ppo", "prm", "xpo")
 """Trainers of trl, in any version, that have no recipe here, as its command line names them."""
@@ -157,6 +158,18 @@ def trainer_is_known(values: Mapping[str, object]) -> bool:
     own = (GENERATION_KEYS | RLOO_KEYS | _OF_A_REFERENCE).union(*NAMED_BY.values())
     keys = own | {"max_length"}.union(*(other.keys for other in OTHERS))
     return not keys.isdisjoint(values)
+
+
+def short_prompts(point: Mapping[str, object], recipe: Recipe) -> dict[str, object]:
+    """Return the tokens of prompts where the file states none and its rows have no more than prompts usually have.
+
+    It is half of a row. By hand, rows of 256 tokens, of which 256 would be the prompt: 128.
+    """
+    longest, usual = point.get("max_length"), key_named("max_prompt_length").default
+    is_open = recipe.facts.has_prompts and not recipe.facts.has_rollout and "max_prompt_length" not in point
+    if not is_open or not isinstance(longest, int) or not isinstance(usual, int) or not 1 < longest <= usual:
+        return {}
+    return {"max_prompt_length": longest // 2}
 
 
 def trainer_notes(values: Mapping[str, object], recipe: Recipe) -> tuple[Note, ...]:

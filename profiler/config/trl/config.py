@@ -13,7 +13,7 @@ from profiler.config.notes import Note, Uncounted, not_counted, uncounted_texts
 from profiler.config.options.reading import show
 from profiler.config.trl import argument_keys as trl_effects
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
-from profiler.config.trl.argument_values import checked_values, recipe_of, trainer_notes
+from profiler.config.trl.argument_values import checked_values, recipe_of, short_prompts, trainer_notes
 from profiler.config.trl.parts import (
     effects_of,
     reward_models,
@@ -152,6 +152,7 @@ def read_trl_config(
         point["num_processes"] = job["num_processes"]
     described = facts.Described(point={**point, **(given or {})}, file=flat, job=job)
     notes = (*unnamed, *_assumed(flat, point, recipe, job), *_not_counted(flat, recipe, job))
+    point |= short_prompts(point, recipe)
     return TrlReading(
         point=point,
         notes=notes,
@@ -309,7 +310,7 @@ def _assumed(
     """Return what the file does not say."""
     notes = [*reward_notes(flat)] if recipe.facts.has_scoring else []
     if recipe.facts.has_prompts and "max_prompt_length" not in point and not _sees_images(point.get("model")):
-        tokens = key_named("max_prompt_length").default
+        tokens = short_prompts(point, recipe).get("max_prompt_length", key_named("max_prompt_length").default)
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))
     if job.get("num_processes") is None:
         processes = point.get("num_processes", 1)
