@@ -11,6 +11,7 @@ from profiler.domain.memory import GIB
 ROOT = Path(__file__).parents[1]
 TRIED = list(csv.DictReader((ROOT / "results/reference/scripts/tried.csv").read_text().splitlines()))
 PUBLIC = list(csv.DictReader((ROOT / "results/reference/scripts/public.csv").read_text().splitlines()))
+COMMANDS = list(csv.DictReader((ROOT / "results/reference/scripts/commands.csv").read_text().splitlines()))
 COLUMN = {"simulated": 3, "emulated": 4}
 
 
@@ -53,6 +54,40 @@ def test_the_page_counts_the_public_scripts() -> None:
     assert projects >= 10
     sentence = f"Of {len(PUBLIC)} scripts of {projects} projects, {ran} ran"
     assert sentence in (ROOT / "docs/explanation/scripts_tried.md").read_text()
+
+
+def peaks_of(row: dict[str, str], prefix: str = "") -> str:
+    kinds = ("allocated", "reserved")
+    sizes = [row[f"{prefix}{kind}_bytes"] for kind in kinds]
+    return " / ".join(f"{int(size) / GIB:.3f}" for size in sizes if size)
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: f"{row['trainer']}-{row['job']}-{row['role']}")
+def test_a_command_is_in_its_table(row: dict[str, str]) -> None:
+    cells = [
+        row["trainer"],
+        row["job"],
+        row["cards"],
+        row["role"],
+        peaks_of(row),
+        peaks_of(row, "estimated_"),
+        f"{row['wall_s']} s",
+    ]
+    line = "| " + " | ".join(cells) + " |"
+    assert line in (ROOT / "docs/explanation/scripts_tried.md").read_text().splitlines()
+
+
+def test_the_estimate_is_as_far_from_other_trainers_as_said() -> None:
+    """Three are within 0.25 % of allocated memory, one counts logits of prompts, and two reserve more than that."""
+    answered = [row for row in COMMANDS if row["estimated_allocated_bytes"]]
+    errors = {
+        kind: sorted(int(row[f"estimated_{kind}_bytes"]) / int(row[f"{kind}_bytes"]) - 1 for row in answered)
+        for kind in ("allocated", "reserved")
+    }
+    assert len(answered) == 5
+    assert sum(abs(error) < 0.0025 for error in errors["allocated"]) == 3
+    assert errors["allocated"][-1] == pytest.approx(0.027, abs=0.001)
+    assert errors["reserved"][:2] == pytest.approx([-0.057, -0.057], abs=0.001)
 
 
 ABSOLUTE = re.compile(r"(?<![\w./:])/\w[\w.-]*/")

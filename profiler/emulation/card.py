@@ -6,7 +6,7 @@ import os
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,6 +138,8 @@ RANKS_POSSIBLE = "EMULATED_RANKS_POSSIBLE"
 """Environment variable: how many such workers the machine holds; of groups with more, the workers of one engine run."""
 CONTENTS_VARIABLE = "EMULATED_CONTENTS"
 """Environment variable: each process of a job keeps what it held at the peak of each phase, by category."""
+STEPS_VARIABLE = "EMULATED_STEPS"
+"""Environment variable: a process of a job ends after so many optimizer steps; without it none does."""
 PROCESSES_VARIABLE = "EMULATED_PROCESSES"
 """Environment variable of an emulated process: the folder in which the processes of its job say what they hold."""
 
@@ -218,13 +220,20 @@ _MOST_POWER = 40
 """Of two: bytes of a change that is never left out."""
 _MOST_CHANGES = 20_000
 """That are kept of a job; of more the smallest are left out."""
-_ROLES = ((1, "trains"), (2, "generates"))
-_COMPUTES = 4
+_TRAINS, _GENERATES, _COMPUTES = 1, 2, 4
 """Bits of what a process did, as in `driver/emulated.h`."""
+_ROLES = ((_TRAINS, "trains"), (_GENERATES, "generates"))
 
 
-def roles_of(did: int) -> tuple[str, ...]:
-    """Return what a process did on the cards: trains and generates, or scores if it computed without either."""
+def roles_of(did: int, phases: Container[Phase] = ()) -> tuple[str, ...]:
+    """Return what a process did on the cards: trains and generates, or scores if it computed without either.
+
+    A trainer that chooses tokens in passes with gradient alone measures its accuracy by them, and generates nothing.
+    """
+    if Phase.BACKWARD in phases:
+        did |= _TRAINS
+        if Phase.ROLLOUT not in phases and Phase.SCORE not in phases:
+            did &= ~_GENERATES
     found = tuple(role for bit, role in _ROLES if did & bit)
     return found or (("scores",) if did & _COMPUTES else ())
 
@@ -255,13 +264,17 @@ def _entry(table: bytes, start: int, at: Mapping[str, int], folder: Path) -> Job
         return table[start + at[name] :][: at["text"]].partition(b"\0")[0].decode(errors="replace")
 
     rank, ranks, refused_on = whole("rank"), whole("ranks"), whole("refused_on")
+    phases = _phases(
+        _contents(folder, whole("pid")),
+        *(_numbers(table, start + at[name], at["phases"]) for name in ("allocated", "reserved")),
+    )
     return JobProcess(
         pid=whole("pid"),
         parent=whole("parent"),
         command=text("command"),
         rank=None if rank < 0 else rank,
         ranks=None if ranks < 0 else ranks,
-        roles=roles_of(whole("did")),
+        roles=roles_of(whole("did"), {each.phase for each in phases}),
         last_sentence=text("said"),
         has_ended_itself=bool(whole("ended")),
         peak_bytes=_numbers(table, start + at["most"], at["cards"]),
@@ -270,10 +283,7 @@ def _entry(table: bytes, start: int, at: Mapping[str, int], folder: Path) -> Job
         last_sentence_s=whole("said_ms") / 1000,
         at_worst_bytes=_numbers(table, start + at["at_most"], at["cards"]),
         at_worst_phases=tuple(_PHASES[place] for place in _numbers(table, start + at["phase_at_most"], at["cards"])),
-        phases=_phases(
-            _contents(folder, whole("pid")),
-            *(_numbers(table, start + at[name], at["phases"]) for name in ("allocated", "reserved")),
-        ),
+        phases=phases,
     )
 
 

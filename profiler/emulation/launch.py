@@ -20,6 +20,7 @@ from profiler.emulation.card import (
     PROCESSES_VARIABLE,
     RANKS_POSSIBLE,
     RANKS_RUN,
+    STEPS_VARIABLE,
     card_description,
     processes_folder,
 )
@@ -89,8 +90,9 @@ _STRICT = "EMULATED_STRICT"
 _OF_A_JOB = {"EMULATED_SHARED": "1", "EMULATED_KEPT": "1", "EMULATED_ALL_RANKS": "1"}
 """Processes share the cards, what they held is read after their end, and every rank is a process."""
 
-_UNREPORTED = {"HF_HUB_DISABLE_TELEMETRY": "1", "RAY_USAGE_STATS_ENABLED": "0", "VLLM_NO_USAGE_STATS": "1"}
-"""Statistics of trl, Ray and vLLM would count a card that does not exist."""
+_REPORTS = ("DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY", "VLLM_NO_USAGE_STATS")
+_UNREPORTED = {"RAY_USAGE_STATS_ENABLED": "0"} | dict.fromkeys(_REPORTS, "1")
+"""Statistics of axolotl, trl, Ray and vLLM would count a card that does not exist."""
 
 _RAY_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
 """Without any of them Ray writes a token of its own into the user's home, and it stays there."""
@@ -218,6 +220,7 @@ def job_environment(
     folder: Path,
     ranks: int | None = None,
     possible: int = 0,
+    steps: int | None = None,
     strict: bool = True,
 ) -> dict[str, str]:
     """Return the environment of a command whose processes, however they are started, share the cards of one machine.
@@ -229,16 +232,18 @@ def job_environment(
         base: Environment of the caller.
         folder: Where the processes say what they hold, and what the host read (`job_of`, `marks_of_file`).
         ranks: How many workers of each group of equal ones run; None chooses.
-        possible: How many workers the machine holds; where a group has more and `ranks` is None, those of one engine
-            run. 0 runs all.
+        possible: How many workers the machine holds; of groups with more those of one engine run. 0 runs all.
+        steps: Optimizer steps after which a process that trains ends; None for no end.
         strict: As in `process_environment`.
     """
     own = {name: value for name, value in base.items() if name not in _OF_A_RANK} | {PROCESSES_VARIABLE: str(folder)}
     found = process_environment(python, gpu, cards=cards, base=own, strict=strict)
     if not any(found.get(name) for name in _RAY_TOKENS):
         found[_RAY_TOKENS[0]] = secrets.token_hex(32)
+    found.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # nvcc would compile it, where it is installed
     found.setdefault(_RAY_RESOURCES, json.dumps({"CPU": max(os.cpu_count() or 1, _CPUS_PER_CARD * cards)}))
     run = {RANKS_POSSIBLE: str(possible)} if ranks is None else {RANKS_RUN: str(ranks)}
+    run |= {} if steps is None else {STEPS_VARIABLE: str(steps)}
     return found | _OF_A_JOB | run | {FILE_VARIABLE: str(folder / MARKS)}
 
 

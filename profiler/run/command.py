@@ -114,7 +114,7 @@ class ScriptOptions:
     steps: int | None = option(
         3,
         count(maximum=MOST_STEPS),
-        "end the script after N optimizer steps",
+        "end the script after N optimizer steps; with gpus=, each process that trains, but for Ray's",
         unit="optimizer steps",
         null="let it run to its end",
     )
@@ -233,6 +233,7 @@ _OF_A_JOB = (
     "breakdown",
     "gpus",
     "ranks",
+    "steps",
     "weights",
     "prompt_tokens",
     "completion_tokens",

@@ -71,6 +71,7 @@ def run_job(command: JobCommand) -> int:
         folder=processes,
         ranks=options.ranks,
         possible=workers_held(),
+        steps=options.steps,
         strict=options.strict,
     )
     environment["PATH"] = f"{processes / _PROGRAMS}{os.pathsep}{environment['PATH']}"

@@ -148,17 +148,25 @@ def watched(
         yield unseen
 
 
-def follow(enter: Callable[[Phase], None], note: NoteContent | None = None) -> None:
+def follow(
+    enter: Callable[[Phase], None],
+    note: NoteContent | None = None,
+    *,
+    steps: int | None = None,
+    step_done: Callable[[int], None] = lambda _: None,
+) -> None:
     """From here to the end of this process, call `enter` when a phase begins; also in processes that it forks.
 
     Args:
         enter: Is called with the phase.
+        steps: Optimizer steps after which the process ends; None for no end.
+        step_done: Is called with the number of each optimizer step that is over.
         note: Is called at the end of a phase with what torch held of the current card at its peak, by category; None
             records nothing.
     """
     if note is not None:
         enter = _Contents(enter, note).enter
-    watch = PhaseWatch(PhasesOnly(enter), steps=None, any_thread=True)
+    watch = PhaseWatch(PhasesOnly(enter, step_done), steps=steps, any_thread=True)
     os.register_at_fork(after_in_child=watch.move_here)
     context = watched(watch, calls_of=[_CALLS_OF_PROCESSES])
     context.__enter__()

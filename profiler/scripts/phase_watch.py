@@ -26,17 +26,14 @@ class EndOfStepsError(SystemExit):
 
 
 class PhaseWatch:
-    """Recognises phases and optimizer steps, and notifies a session of them.
-
-    Only the thread that made it is watched, or one that works alone, and no process that it forks.
-    """
+    """Recognises phases and steps of the thread that made it, or of one that works alone, and notifies a session."""
 
     def __init__(self, session: ScriptSession, *, steps: int | None, any_thread: bool = False) -> None:
         """Begin with loading.
 
         Args:
             session: Is notified.
-            steps: Optimizer steps after which `EndOfStepsError` is raised; None for no end.
+            steps: Optimizer steps after which `EndOfStepsError` is raised in the main thread; None for no end.
             any_thread: Watch the thread that begins to work while no other one is in a pass or call: actors of Ray with
                 `async` methods run all of them outside of the main thread.
         """
@@ -197,7 +194,8 @@ class PhaseWatch:
     def _enter(self, phase: Phase) -> None:
         if phase is not Phase.OPTIMIZER:
             self._end_step()
-        if self._steps is not None and self.steps_run >= self._steps and phase in _TRAINING:
+        is_over = self._steps is not None and self.steps_run >= self._steps and phase in _TRAINING
+        if is_over and threading.current_thread() is threading.main_thread():
             self.has_ended_script = True
             raise EndOfStepsError
         self._phase = phase

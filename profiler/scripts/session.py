@@ -82,9 +82,10 @@ class ScriptSession(Protocol):
 
 @dataclass(frozen=True)
 class PhasesOnly:
-    """A session that passes phases on, and nothing else."""
+    """A session that passes phases and the end of steps on, and nothing else."""
 
     enter: Callable[[Phase], None]
+    step_done: Callable[[int], None] = lambda _: None
 
     def running(self) -> AbstractContextManager[None]:
         """Do nothing."""
@@ -97,9 +98,6 @@ class PhasesOnly:
         """Do nothing."""
 
     def optimizer_found(self, optimizer: Any) -> None:
-        """Do nothing."""
-
-    def step_done(self, step: int) -> None:
         """Do nothing."""
 
 

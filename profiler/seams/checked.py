@@ -55,6 +55,7 @@ TESTED: Mapping[str, tuple[str, ...]] = {
     "datasets": ("5.2.0",),
     "huggingface_hub": ("2.4.0",),
     "diffusers": ("0.42.1",),
+    "modelscope": ("1.40.2",),
     "torchvision": ("0.29.2",),
     "evaluate": ("0.4.6",),
     "vllm": ("0.31.0", "0.24.0"),

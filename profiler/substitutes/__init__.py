@@ -22,13 +22,14 @@ What takes the place of what is not here:
     - a metric of `evaluate`: a metric that computes nothing: every figure is 0.5.
     - flash-attn, with `backend=emulated` and in a command of `gpus=`: torch's own FlashAttention kernels, and the
       memory of its Triton loss. In a command also flash-attn 3 of the hub, which the package kernels loads.
-    - files of a model that a library asks the hub for, in a command of `gpus=`: a folder with its configuration, which
-      vLLM takes with `load_format=dummy`.
+    - files of a model that a library asks a hub for, also ModelScope's, in a command of `gpus=`: a folder with its
+      configuration, which vLLM takes with `load_format=dummy`.
 
 Columns of data sets:
     - About a hundred well-known data sets have the columns and splits of their pages on the hub, those with several
       parts (GLUE, all-nli) by part.
-    - A file that verl reads has the columns that its own scripts write, and questions of GSM8K.
+    - A file that verl reads has the columns that its own scripts write, and questions of GSM8K. Any other data set of
+      ms-swift or axolotl has the columns that these look for.
     - Any other one has the columns that the script reads: in functions, loops and outside of both, also in files next
       to the script that it imports, and through its own functions; named by a constant, by an option of the command
       line, or by an argument such as `dataset_text_field`; by trl's trainer, and by the parameters of reward

@@ -92,6 +92,11 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
         return [*data_hub_patches(), *data_patches(options, replaced)]
 
+    def modelscope_data(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.data_sets.answering_sets import modelscope_patches
+
+        return modelscope_patches(module)
+
     def diffusion_configurations(module: ModuleType) -> list[Patch]:
         from profiler.substitutes.checkpoints.diffusers_models import diffusers_configuration_patches
 
@@ -132,6 +137,8 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         "huggingface_hub.constants": hub_patches,
         "huggingface_hub.file_download": of_job("cached_file_patches"),
         "huggingface_hub._snapshot_download": of_job("snapshot_patches"),
+        "modelscope.hub.snapshot_download": of_job("snapshot_patches"),
+        "modelscope.msdatasets.ms_dataset": modelscope_data,
         "datasets": data,
         "transformers.tokenization_utils_base": tokenizers("PreTrainedTokenizerBase"),
         "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),

@@ -91,6 +91,33 @@ def pad_input(states: torch.Tensor, places: torch.Tensor, batch: int, tokens: in
     return padded.index_put((places,), states).view(batch, tokens, *states.shape[1:])
 
 
+def all_gather(states: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return the states of all ranks of a group below each other; each rank's gradient is the sum of theirs."""
+    gathered: torch.Tensor = _AllGather.apply(states, group)
+    return gathered
+
+
+class _AllGather(torch.autograd.Function):
+    """One tensor [ranks x rows, ...] forward, and [rows, ...] backward."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, group: Any) -> torch.Tensor:
+        """Gather."""
+        ctx.group = group
+        ranks = torch.distributed.get_world_size(group)
+        gathered = states.new_empty((ranks * states.shape[0], *states.shape[1:]))
+        torch.distributed.all_gather_into_tensor(gathered, states.contiguous(), group=group)
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Add up, and keep the own part."""
+        ranks = torch.distributed.get_world_size(ctx.group)
+        own = gradient.new_empty((gradient.shape[0] // ranks, *gradient.shape[1:]))
+        torch.distributed.reduce_scatter_tensor(own, gradient.contiguous(), group=ctx.group)
+        return own, None
+
+
 def cross_entropy_loss(
     logits: torch.Tensor,
     labels: torch.Tensor,

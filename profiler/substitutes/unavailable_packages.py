@@ -37,6 +37,8 @@ _FILES = {
     "flash_attn/ops/__init__.py": "",
     "flash_attn/ops/triton/__init__.py": "",
     "flash_attn/ops/triton/cross_entropy.py": "from profiler.substitutes.flash_attention import cross_entropy_loss\n",
+    "flash_attn/utils/__init__.py": "",
+    "flash_attn/utils/distributed.py": "from profiler.substitutes.flash_attention import all_gather\n",
     "kernels/__init__.py": (
         '"""flash-attn of the hub, by functions of the profiler."""\n__version__ = "0.0"\n'
         "def get_kernel(repo_id, *_, **__):\n"

@@ -140,7 +140,9 @@ def test_another_torch_than_that_of_the_file_is_refused(pip, tmp_path, capsys):
     assert pip == []
 
 
-@pytest.mark.parametrize("name", ["ray", "verl"])
+@pytest.mark.parametrize(
+    "name", ["axolotl", "llamafactory", "ms_swift", "openrlhf", "ray", "torchtitan", "trl", "verl"]
+)
 def test_files_of_environments_pin_each_package_once(name):
     path = installing.Path(__file__).parents[2] / "emulated_environments" / f"{name}.txt"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]

@@ -22,6 +22,7 @@ from profiler.emulation.inside.triton_kernels import (
     avoid_special_tokens,
     count_tokens,
     is_result,
+    update_in_place,
 )
 from profiler.emulation.launch import STARTUP_FOLDER
 from profiler.seams.patching import around_import
@@ -153,6 +154,55 @@ def test_a_process_that_cannot_be_prepared_ends_before_its_program(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("The process could not be prepared for the emulated card: FileNotFoundError")
     assert done.stderr.count("\n") == 1
+
+
+STEPS = """
+import sys, threading
+import sitecustomize, torch
+phases = []
+sitecustomize.follow_phases(phases.append)
+def train():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(1, 5):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        print(step, flush=True)
+if sys.argv[1] == "thread":
+    worker = threading.Thread(target=train); worker.start(); worker.join()
+else:
+    train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "steps", "noted"),
+    [("main", "2", 2, "steps=2\n"), ("main", "", 4, ""), ("thread", "2", 4, ""), ("default_worker.py", "2", 4, "")],
+)
+def test_a_process_that_trains_ends_after_its_steps(tmp_path, program, given, steps, noted):
+    """Not in a thread, which would leave its program waiting, and not a worker of Ray, whose driver waits for it."""
+    script = tmp_path / (program if program.endswith(".py") else "train.py")
+    script.write_text(STEPS)
+    variables = {"EMULATED_PROFILER": str(STARTUP_FOLDER.parents[1]), "PYTHONPATH": str(STARTUP_FOLDER)}
+    variables |= {"EMULATED_STEPS": given, "EMULATED_PROCESSES": str(tmp_path), "PATH": os.environ["PATH"]}
+    command = [sys.executable, str(script), program]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, [str(step + 1) for step in range(steps)]), done.stderr
+    note = tmp_path / "settings"
+    assert (note.read_text() if note.exists() else "") == noted
+
+
+def test_deepspeeds_adam_needs_no_compiler():
+    """It is called with an overflow buffer, lists of tensors and numbers, and returns nothing."""
+
+    class Builder:
+        def load(self, verbose: bool = True) -> object:
+            raise RuntimeError("nvcc is missing")
+
+    builder = SimpleNamespace(FusedAdamBuilder=Builder)
+    update_in_place(builder)
+    assert Builder().load().multi_tensor_adam(2048, [], [[]], 1e-3) is None
+    assert Builder().load(verbose=False).multi_tensor_adam() is None
 
 
 def test_tokens_of_experts_are_counted_and_added_up_as_the_kernels_do():

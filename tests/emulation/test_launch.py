@@ -63,6 +63,7 @@ def test_a_process_gets_the_card_the_libraries_and_what_its_caller_has():
 def test_no_library_reports_a_card_that_does_not_exist():
     found = process_environment(PYTHON, H100, base={"HF_HUB_DISABLE_TELEMETRY": "0"})
     reports = {"HF_HUB_DISABLE_TELEMETRY": "1", "RAY_USAGE_STATS_ENABLED": "0", "VLLM_NO_USAGE_STATS": "1"}
+    reports |= {"DO_NOT_TRACK": "1"}
     assert found.items() >= reports.items()
 
 
@@ -85,6 +86,18 @@ def test_ray_finds_the_processors_of_a_machine_with_such_cards(monkeypatch, tmp_
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     base = {} if given is None else {"RAY_OVERRIDE_RESOURCES": given}
     assert job_environment(PYTHON, H100, cards=2, base=base, folder=tmp_path)["RAY_OVERRIDE_RESOURCES"] == found
+
+
+@pytest.mark.parametrize(("base", "found"), [({}, "0"), ({"VLLM_USE_FLASHINFER_SAMPLER": "1"}, "1")])
+def test_no_kernel_is_compiled_for_a_card_that_is_not_there(tmp_path, base, found):
+    made = job_environment(PYTHON, H100, cards=1, base=base, folder=tmp_path)
+    assert made["VLLM_USE_FLASHINFER_SAMPLER"] == found
+
+
+@pytest.mark.parametrize(("steps", "found"), [(None, None), (7, "7")])
+def test_processes_of_a_job_know_after_how_many_steps_they_end(tmp_path, steps, found):
+    made = job_environment(PYTHON, H100, cards=1, base={}, folder=tmp_path, steps=steps)
+    assert made.get("EMULATED_STEPS") == found
 
 
 def test_the_processes_of_one_job_see_each_other_and_no_others():

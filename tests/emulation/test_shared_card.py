@@ -10,7 +10,7 @@ from emulation.building import run_on_card
 
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import MIB
+from profiler.domain.memory import MIB, Phase
 from profiler.domain.runs.other_runs import JobMemory
 from profiler.emulation.card import _course, job_of, remove_ended, roles_of
 
@@ -220,6 +220,17 @@ def test_a_folder_that_a_killed_job_left_is_removed_later(tmp_path):
 def test_roles_are_what_a_process_did():
     found = [roles_of(did) for did in (0, 1 | 4, 2 | 4, 1 | 2 | 4, 4)]
     assert found == [(), ("trains",), ("generates",), ("trains", "generates"), ("scores",)]
+
+
+def test_phases_say_what_the_work_of_a_process_is_for():
+    """Such as multiplications within a function of torch's own, and a share of right tokens among the metrics."""
+    trained = {Phase.LOAD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
+    assert roles_of(4, trained) == ("trains",)
+    assert roles_of(1 | 2 | 4, trained | {Phase.EVALUATION}) == ("trains",)
+    assert roles_of(1 | 2 | 4, trained | {Phase.ROLLOUT}) == ("trains", "generates")
+    assert roles_of(1 | 2 | 4, trained | {Phase.SCORE}) == ("trains", "generates")
+    assert roles_of(2 | 4, {Phase.LOAD, Phase.ROLLOUT}) == ("generates",)
+    assert roles_of(2 | 4, {Phase.LOAD, Phase.FORWARD}) == ("generates",)
 
 
 def test_a_folder_without_a_job_has_no_processes(tmp_path):

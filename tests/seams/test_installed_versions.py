@@ -11,7 +11,7 @@ from profiler.seams.seam import Seam
 
 ROOT = Path(__file__).parents[2]
 
-INSTALLED_APART = ("vllm", "verl", "diffusers", "torchvision", "evaluate")
+INSTALLED_APART = ("modelscope", "vllm", "verl", "diffusers", "torchvision", "evaluate")
 """In environments of their own: vLLM and verl pin other versions of what the project needs; scripts use the others."""
 
 

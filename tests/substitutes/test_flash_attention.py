@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import modeling_flash_attention_utils
 from transformers.utils import is_kernels_available
@@ -18,6 +19,7 @@ from transformers.utils import is_kernels_available
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.substitutes.flash_attention import (
+    all_gather,
     cross_entropy_loss,
     flash_attn_func,
     flash_attn_varlen_func,
@@ -145,3 +147,17 @@ def test_the_kernel_takes_rows_with_and_without_padding() -> None:
     starts = torch.empty(3, dtype=torch.int32, device="meta")
     query, key = query.flatten(0, 1), key.flatten(0, 1)
     assert flash_attn_varlen_func(query, key, key, starts, starts, 5, 5, causal=True).shape == query.shape
+
+
+def test_states_of_all_ranks_are_gathered_and_gradients_go_back():
+    """With three ranks, of which this is one: [2, 5] becomes [6, 5], and the gradient has the shape of the states."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=3)
+    try:
+        states = torch.ones(2, 5, requires_grad=True)
+        gathered = all_gather(states, torch.distributed.group.WORLD)
+        gathered.sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert gathered.shape == (6, 5)
+    assert states.grad is not None
+    assert states.grad.shape == (2, 5)

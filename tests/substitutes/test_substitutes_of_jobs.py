@@ -2,11 +2,13 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
 import pytest
 
 from profiler.domain.runs.other_runs import JobMemory, JobRecord, ScriptWeights
@@ -16,7 +18,11 @@ from profiler.rendering.runs.page import job_table
 from profiler.substitutes import options as module
 from profiler.substitutes.checkpoints import hub_folders
 from profiler.substitutes.checkpoints.hub_folders import cached_file_patches, made_folder, snapshot_patches
+from profiler.substitutes.data_sets.answering import make_rows
+from profiler.substitutes.data_sets.answering_sets import modelscope_patches
+from profiler.substitutes.data_sets.known_datasets import of_trainer
 from profiler.substitutes.options import Replaced, SubstituteOptions, job_options, job_variables
+from profiler.training.data import source_data
 
 MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
@@ -109,10 +115,57 @@ def test_what_the_hubs_client_finds_itself_is_kept(tmp_path, monkeypatch):
     assert (found("a", "config.json"), found(MODEL, "tokenizer.json")) == ("/cache", None)  # type: ignore[operator]
     assert found(MODEL, "config.json").endswith("/Qwen--Qwen2.5-0.5B-Instruct/config.json")  # type: ignore[operator]
     whole = patched_by(snapshot_patches, snapshot_download=nothing)
-    assert Path(whole(MODEL)).is_dir()  # type: ignore[operator]
-    for name, kind in (("who/knows", "model"), (MODEL, "dataset")):
+    for given in ({"repo_id": MODEL}, {"model_id": MODEL}):  # ModelScope's client has another name
+        assert Path(whole(**given)).name == Path(whole(MODEL)).name == "Qwen--Qwen2.5-0.5B-Instruct"  # type: ignore[operator]
+    for name, kind in (("who/knows", "model"), (MODEL, "dataset"), (None, "model")):
         with pytest.raises(FileNotFoundError):
             whole(name, repo_type=kind)  # type: ignore[operator]
+    assert Path(whole("who/knows", repo_type="dataset", ignore_patterns=["*"])).is_dir()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("package", "columns"), [("verl", {"prompt", "reward_model"}), ("swift", {"messages", "rejected_response"}),
+                             ("axolotl", {"instruction", "output", "messages"})],
+)  # fmt: skip
+def test_a_trainer_gets_the_columns_that_it_reads(package, columns):
+    found = of_trainer({"torch", package})
+    assert found is not None
+    assert columns <= found.columns.keys()
+    assert of_trainer({"torch", "trl"}) is None
+
+
+def test_a_refused_answer_differs_from_the_chosen_one():
+    """ms-swift removes rows in which they are equal."""
+    found = of_trainer({"swift"})
+    assert found is not None
+    rows = make_rows(found.columns, SubstituteOptions(), 3)
+    assert not set(rows["rejected_response"]) & {row[-1]["content"] for row in rows["messages"]}
+    assert not set(rows["rejected_response"]) & set(rows["response"])
+
+
+def test_modelscope_loads_what_datasets_loads_for_it(monkeypatch):
+    asked = []
+
+    def load(name: str, **_: object) -> str:
+        if name == "theirs":
+            return "found"
+        raise ConnectionError
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: asked.append((args, kwargs)))
+    place = SimpleNamespace(MsDataset=SimpleNamespace(load=load))
+    ((_, name, loaded),) = modelscope_patches(place)
+    assert name == "load"
+    assert loaded("theirs") == "found"
+    assert asked == []
+    loaded("who/knows", subset_name="default", split="train", version="master", use_streaming=True)
+    assert asked == [(("who/knows", "default"), {"split": "train", "streaming": True})]
+
+
+def test_words_of_rows_need_no_tokenizer(monkeypatch):
+    """torchtitan has the package datasets and not transformers."""
+    for name in ("tokenizers", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert runpy.run_path(source_data.__file__)["word"](64) == "w0"
 
 
 def test_the_table_of_a_command_begins_with_them():

@@ -22,9 +22,8 @@ from profiler.domain.memory import Phase
 from profiler.emulation.card import PROCESSES_VARIABLE
 from profiler.emulation.inside.triton_kernels import (
     avoid_special_tokens,
-    note_compiled_launches,
     note_generation,
-    note_launches,
+    note_kernels,
     note_requests,
 )
 from profiler.emulation.inside.worker_groups import answers_alone, is_of_job, prepare_frameworks
@@ -375,8 +374,7 @@ def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any],
         prepare_frameworks(environment)
         around_import("torch.distributed.distributed_c10d", after=note_rank(card))
         refuse_ports_of_others(environment[PROCESSES_VARIABLE])
-    around_import("triton.runtime.jit", after=note_launches(card))
-    around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
+    note_kernels(card)
     runtime = next(name for name in built["load"] if name.startswith(f"{RUNTIME}."))
     around_import(
         "vllm.distributed.device_communicators.cuda_wrapper", after=find_emulated_runtime(libraries / runtime)

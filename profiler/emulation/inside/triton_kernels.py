@@ -1,27 +1,21 @@
-"""Kernels of Triton: launched and not run, but for those whose small results steer the host.
+"""Kernels that are launched and not run, but for those whose small results steer the host.
 
-Kernels of vLLM 0.31 that keep the state of its requests on the card, computed on the CPU.
+Kernels of Triton are compiled for real. What one would have written is noted as unknown: of the kernels in `LOOKED_AT`
+the floats alone, because they write no integers (targets, lengths, masks) that steer the host; of every other kernel
+each argument may be a result, and a record names it if the host reads one.
 
-The engine reads how many tokens a step has sampled, and which. The counts follow from the lengths of the prompts; a
-sampled token is any token but a special one, stated as an assumption.
-
-Kernels of Triton whose small results steer the host, computed on the CPU. A closed list, by module and name.
-
-liger_kernel 0.8 counts how many tokens each expert gets, and the host allocates by the number of tiles that these need.
-Those of vLLM are in `triton_kernels.py`.
-
-Kernels of Triton: compiled for real, launched, and not run. What they would have written is noted as unknown.
-
-Of the kernels in `LOOKED_AT` only the floats are: they read integers (targets, lengths, masks) and write none that
-steers the host. Of every other kernel each argument may be a result, and a record names it if the host reads one.
+Computed on the CPU, by module and name, are kernels of vLLM 0.31 that keep the state of its requests on the card, and
+those by which liger_kernel 0.8 counts how many tokens each expert gets, by which the host allocates. The counts of
+tokens follow from the lengths of prompts; a sampled token is any token but a special one, stated as an assumption.
 """
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from profiler.seams.patching import around_import
 from profiler.seams.special_tokens import SpecialTokens
 
 Arguments = Mapping[str, Any]
@@ -294,11 +288,11 @@ def is_result(argument: Any, *, floats_only: bool) -> bool:  # whatever a kernel
     return not floats_only or bool(argument.is_floating_point())
 
 
-def note_launches(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
-    """Return what has to be done after the import of `triton.runtime.jit`."""
+def note_kernels(card: ctypes.CDLL) -> None:
+    """Register what happens around the imports of Triton, of torch's compiler and of DeepSpeed's Adam."""
     notes = KernelNotes(card)
 
-    def after_import(jit: ModuleType) -> None:
+    def after_jit(jit: ModuleType) -> None:
         run = jit.JITFunction.run
 
         def run_and_note(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -313,14 +307,7 @@ def note_launches(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
 
         jit.JITFunction.run = run_and_note
 
-    return after_import
-
-
-def note_compiled_launches(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
-    """Return what has to be done after the import of inductor's heuristics: kernels that torch.compile makes."""
-    notes = KernelNotes(card)
-
-    def after_import(heuristics: ModuleType) -> None:
+    def after_heuristics(heuristics: ModuleType) -> None:
         run = heuristics.CachingAutotuner.run
 
         def run_and_note(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -330,7 +317,14 @@ def note_compiled_launches(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
 
         heuristics.CachingAutotuner.run = run_and_note
 
-    return after_import
+    around_import("triton.runtime.jit", after=after_jit)
+    around_import("torch._inductor.runtime.triton_heuristics", after=after_heuristics)
+    around_import("deepspeed.ops.op_builder.fused_adam", after=update_in_place)
+
+
+def update_in_place(builder: ModuleType) -> None:
+    """Replace DeepSpeed's Adam, which nvcc compiles at its first use: it writes in place and allocates nothing."""
+    builder.FusedAdamBuilder.load = lambda *_, **__: SimpleNamespace(multi_tensor_adam=lambda *_: None)
 
 
 # ---- special tokens of a process -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -47,10 +48,27 @@ def run_other_sitecustomize() -> None:
 
 def follow_phases(enter: Callable[[Any], None]) -> None:
     """Call `enter` when a phase of this process begins; torch is imported."""
-    from profiler.emulation.card import CONTENTS_VARIABLE, note_content
+    from profiler.emulation.card import (
+        CONTENTS_VARIABLE,
+        PROCESSES_VARIABLE,
+        STEPS_VARIABLE,
+        note_content,
+        note_setting,
+    )
     from profiler.scripts.hooks import follow
 
-    follow(enter, note_content if os.environ.get(CONTENTS_VARIABLE) else None)
+    # A worker of Ray does what its driver asks for, which waits for the answer.
+    is_worker = any(word.endswith(_WORKER_OF_RAY) for word in sys.orig_argv)
+    steps = None if is_worker else int(os.environ.get(STEPS_VARIABLE) or 0) or None
+
+    def step_done(step: int) -> None:
+        if step == steps and threading.current_thread() is threading.main_thread():
+            note_setting(os.environ[PROCESSES_VARIABLE], "steps", steps)
+
+    follow(enter, note_content if os.environ.get(CONTENTS_VARIABLE) else None, steps=steps, step_done=step_done)
+
+
+_WORKER_OF_RAY = "default_worker.py"
 
 
 def prepare_process() -> None:

@@ -11,7 +11,7 @@ from profiler.seams.libraries.datasets import (
     OF_PROCESSES,
     TORCHVISION,
 )
-from profiler.seams.libraries.hugging_face import ACCELERATE, PEFT, TRANSFORMERS
+from profiler.seams.libraries.hugging_face import ACCELERATE, MODELSCOPE, PEFT, TRANSFORMERS
 from profiler.seams.libraries.torch import TORCH
 from profiler.seams.libraries.torch_cuda import TORCH_CUDA
 from profiler.seams.libraries.trl import TRL, VLLM
@@ -30,6 +30,7 @@ SEAMS: tuple[Seam, ...] = (
     *DIFFUSERS,
     *TORCHVISION,
     *EVALUATE,
+    *MODELSCOPE,
     *VLLM,
     *OF_PROCESSES,
 )

@@ -123,7 +123,6 @@ EVALUATE: tuple[Seam, ...] = (
     ),
 )
 
-
 _MODELS = "substitutes/checkpoints/diffusers_models.py"
 _NAME = "pretrained_model_name_or_path"
 

@@ -1,4 +1,4 @@
-"""Seams of transformers, accelerate and peft."""
+"""Seams of transformers, accelerate and peft, and of the client of ModelScope."""
 
 from profiler.seams.seam import Absence, Equals, Exists, Expectation, Parameters, Says, Seam, Uses
 
@@ -291,3 +291,25 @@ PEFT: tuple[Seam, ...] = (
         since="0.18",
     ),
 )
+
+MODELSCOPE: tuple[Seam, ...] = tuple(
+    Seam(
+        owner=owner,
+        name=name,
+        expected=Parameters(first, more=True),
+        used_by=(used_by,),
+        why=why,
+        since="1.40",
+        absent_in=Absence.SOME_BUILDS,
+    )
+    for owner, name, first, used_by, why in (
+        (
+            "modelscope.hub.snapshot_download", "snapshot_download", "model_id",
+            "substitutes/checkpoints/hub_folders.py", "finds the folder of a model, for ms-swift",
+        ),
+        (
+            "modelscope.msdatasets.ms_dataset:MsDataset", "load", "dataset_name",
+            "substitutes/data_sets/answering_sets.py", "loads a data set, for ms-swift; a missing one is replaced",
+        ),
+    )
+)  # fmt: skip

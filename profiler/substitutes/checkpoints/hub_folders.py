@@ -17,6 +17,7 @@ from profiler.substitutes.checkpoints.known_configs import builtin_config, known
 from profiler.substitutes.options import Replaced
 
 _CONFIG = "config.json"
+_ALL = ["*"]
 
 
 def cached_file_patches(file_download: ModuleType, parent: Path, replaced: Replaced) -> list[Patch]:
@@ -34,14 +35,20 @@ def cached_file_patches(file_download: ModuleType, parent: Path, replaced: Repla
 
 
 def snapshot_patches(snapshots: ModuleType, parent: Path, replaced: Replaced) -> list[Patch]:
-    """Return the patch of the function of the hub's client that finds the whole folder of a model."""
+    """Return the patch of the function of a hub's client, also ModelScope's, that finds the whole folder of a model."""
     find = snapshots.snapshot_download
 
-    def found(repo_id: str, *args: Any, **kwargs: Any) -> Any:
+    def found(*args: Any, **kwargs: Any) -> Any:
         try:
-            return find(repo_id, *args, **kwargs)
+            return find(*args, **kwargs)
         except OSError:
-            folder = made_folder(repo_id, parent, replaced) if kwargs.get("repo_type") in (None, "model") else None
+            name = str(args[0] if args else kwargs.get("repo_id") or kwargs.get("model_id"))
+            is_model = kwargs.get("repo_type") in (None, "model")
+            if not is_model and kwargs.get("ignore_patterns") == _ALL:
+                return str(
+                    parent
+                )  # axolotl asks whether a data set exists; one that is not here is made when it is loaded
+            folder = made_folder(name, parent, replaced) if is_model else None
             if folder is None:
                 raise
             return str(folder)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import datasets
@@ -12,7 +13,7 @@ from datasets.formatting.formatting import LazyBatch, LazyDict
 from profiler.seams.patching import Patch
 from profiler.substitutes.columns.uses import Classes, Column, ListOf, Record, Shape
 from profiler.substitutes.data_sets.answering import AnsweringBatch, AnsweringFunction, AnsweringRow, Answers, make_rows
-from profiler.substitutes.data_sets.known_datasets import FILES_OF_VERL, KnownDataset, find_known
+from profiler.substitutes.data_sets.known_datasets import KnownDataset, find_known, of_trainer
 from profiler.substitutes.options import Replaced, SubstituteOptions
 
 MARK = "substitute of the profiler"
@@ -279,6 +280,23 @@ def data_patches(options: SubstituteOptions, replaced: Replaced) -> list[Patch]:
     ]
 
 
+def modelscope_patches(module: ModuleType) -> list[Patch]:
+    """Return the patch of the function by which ModelScope's client loads a data set."""
+    load = module.MsDataset.load
+
+    def loaded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(*args, **kwargs)
+        except OSError:
+            name, _, kwargs = first_argument("dataset_name", args, kwargs)
+            # The function is replaced as well, and makes the rows.
+            return datasets.load_dataset(
+                name, kwargs.get("subset_name"), split=kwargs.get("split"), streaming=bool(kwargs.get("use_streaming"))
+            )
+
+    return [(module.MsDataset, "load", staticmethod(loaded))]
+
+
 class _Splits(DatasetDict):
     """The splits of a data set that was replaced: any name is one of them."""
 
@@ -307,10 +325,8 @@ class _Missing:
                 if not _is_unavailable(error):
                     raise
                 part = kwargs.get("name") or (args[0] if args else None)
-                known = find_known(str(path), part if isinstance(part, str) else None)
                 files = kwargs.get("data_files")
-                if known is None and files and "verl" in sys.modules:
-                    known = FILES_OF_VERL
+                known = find_known(str(path), part if isinstance(part, str) else None) or of_trainer(sys.modules)
                 return self._made(
                     known or self._unknown(),
                     files if isinstance(files, str) else str(path),

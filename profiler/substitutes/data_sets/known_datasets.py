@@ -3,7 +3,7 @@
 Columns of identifiers, links and scores that no trainer reads are left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from profiler.substitutes.columns.uses import Classes, Column, ListOf, Record, Shape, numbered_classes, record
@@ -220,16 +220,37 @@ _DATASETS: Mapping[str, tuple[str, str]] = {
 
 _KEYS_OF_REWARDS = ("style", "ground_truth")
 
-FILES_OF_VERL = KnownDataset(
-    columns={
+_OF_TRAINERS: Mapping[str, Mapping[str, Shape]] = {
+    # The parquet files that verl's users write with its examples/data_preprocess.
+    "verl": {
         "data_source": Column.SOURCE,
         "prompt": Column.ASKED,
         "ability": Column.WORD,
         "reward_model": Record(tuple((key, Column.WORD) for key in _KEYS_OF_REWARDS)),
         "extra_info": record(split=Column.WORD, index=Column.NUMBER),
-    }
-)
-"""The parquet files that verl's users write with its examples/data_preprocess, and that its trainer reads."""
+    },
+    "axolotl": {
+        "instruction": Column.PROMPT,
+        "input": Column.WORD,
+        "output": Column.COMPLETION,
+        "text": Column.TEXT,
+        "messages": Column.ANSWERED,
+        "conversations": Column.TURNS,
+    },
+    # ms-swift's own format, and the names that its readers of other formats look for.
+    "swift": {
+        "messages": Column.ANSWERED,
+        "rejected_response": Column.SOLVED,  # it has to differ from the response
+        "label": Column.FLAG,
+        "solution": Column.WORD,
+        "instruction": Column.PROMPT,
+        "output": Column.COMPLETION,
+        "query": Column.PROMPT,
+        "response": Column.COMPLETION,
+        "tag": Column.WORD,
+    },
+}
+"""By the package of a trainer: the columns of every data set that it loads and this machine lacks."""
 
 _SHORT_NAMES = {
     "ag_news": "fancyzhx/ag_news",
@@ -266,6 +287,12 @@ def find_known(name: str, part: str | None = None) -> KnownDataset | None:
     columns = dict(column.split(" ", 1) for column in found[0].split(", "))
     shapes = {column: _SHAPES[shape] for column, shape in columns.items()}
     return KnownDataset(columns=shapes, splits=tuple(found[1].split()) or _TRAIN_TEST)
+
+
+def of_trainer(modules: Container[str]) -> KnownDataset | None:
+    """Return the rows that a trainer reads whose package is among the imported modules."""
+    columns = next((columns for package, columns in _OF_TRAINERS.items() if package in modules), None)
+    return None if columns is None else KnownDataset(columns=columns)
 
 
 def known_names() -> tuple[str, ...]:

@@ -7,11 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
-
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.trial import RowLengths, TrialSpec, completion_lengths
 
@@ -32,7 +27,7 @@ def load_rows(source: str) -> "Dataset":
 
     GSM8K is ``openai/gsm8k`` with its configuration ``main``.
     """
-    # Scripts of users, in which the tokenizer is used too, need not have it.
+    # Scripts of users, in which the tokenizer or the words alone are used, need not have it.
     from datasets import load_dataset
 
     path = Path(source)
@@ -115,6 +110,12 @@ def build_tokenizer() -> Any:
 
     Ids above its vocabulary, which a random model samples, decode to nothing. Memory does not depend on the words.
     """
+    # Scripts of users, in which the words alone are used, need have none of these.
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
+
     vocabulary = {PAD_TOKEN: 0, EOS_TOKEN: 1} | {word(index): token(index) for index in range(WORDS)}
     tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=PAD_TOKEN))
     tokenizer.pre_tokenizer = WhitespaceSplit()
