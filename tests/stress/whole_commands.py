@@ -2,9 +2,9 @@
 
     python tests/stress/whole_commands.py kills=10 python=PYTHON [of=verl] [seed=0] [within_s=100] [skip=0]
 
-PYTHON is printed by `python -m profiler.emulation install requirements=emulated_environments/verl.txt`, or trl.txt with
-of=trl, which starts a server and a trainer. Each run gets
-one signal (SIGINT, SIGTERM or SIGKILL), to the program itself, to its keeper or to a random process below that: nine
+PYTHON is printed by `python -m profiler.emulation install requirements=emulated_environments/verl.txt`; of=openrlhf
+has openrlhf.txt, and of=trl, which starts a server and a trainer, has trl.txt. Each run gets one signal (SIGINT,
+SIGTERM or SIGKILL), to the program itself, to its keeper or to a random process below that: nine
 runs have every pair once. One run in three gets it in the first two seconds of that process, or of the first one below.
 A run that goes on without the process is ended by SIGTERM a minute later. With the same seed `skip` leaves out the
 first runs, which were done before. Files in /tmp and in shared memory that other programs make then are reported too:
@@ -36,6 +36,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "verl": (ROOT / "tests" / "run" / "programs" / "verl_grpo.sh", "trainer.n_gpus_per_node=2"),
     "trl": (ROOT / "examples" / "scripts" / "grpo_server.sh",),
+    "openrlhf": (ROOT / "examples" / "scripts" / "openrlhf_grpo.sh",),
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 PLACES = (Path(tempfile.gettempdir()), Path("/dev/shm"))
