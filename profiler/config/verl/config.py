@@ -12,6 +12,7 @@ from profiler.config.verl.keys import DEFAULTS, is_known, resolved, unknown_faul
 from profiler.config.verl.workers import (
     ULYSSES,
     VerlReader,
+    engine_of,
     has_flag,
     later_entropy,
     later_sharing_gpus,
@@ -224,6 +225,7 @@ def _job(reader: VerlReader, tokens: int) -> VerlJob:
         train_batch_size=reader.count("data.train_batch_size"),
         rollout_n=reader.count(f"{_ROLLOUT}.n"),
         rollout_tensor_parallel_size=reader.count(f"{_ROLLOUT}.tensor_model_parallel_size"),
+        engine=engine_of(reader),
         gpu_memory_utilization=reader.number(f"{_ROLLOUT}.gpu_memory_utilization"),
         free_cache_engine=reader.flag(f"{_ROLLOUT}.free_cache_engine"),
         entropy=entropy,

@@ -56,6 +56,7 @@ The gradients of Megatron go to the host with the weights, in all of them.
 
 
 ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout", "model"))
+ROLLOUT_NAME = f"{ROLLOUT}.name"
 
 RECOMPUTE = "megatron.override_transformer_config.recompute"
 """The start of Megatron-Core's own keys of recomputation, in the section of a worker."""
