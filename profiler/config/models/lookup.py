@@ -1,13 +1,13 @@
 """Names of the built-in models, which need neither a disk nor a network."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import PurePosixPath
 
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.errors import nearest
+from profiler.domain.errors import UsageError, nearest
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
 
 
@@ -148,3 +148,21 @@ def checkpoint(model: str) -> str:
     """Return the hub id of the base model of a built-in name; any other model is returned as it is."""
     builtin = BUILTIN_MODELS.get(model.lower()) or VISION_MODELS.get(model.lower())
     return builtin.hub_ids[0] if builtin and builtin.hub_ids else model
+
+
+def remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
+    """Return `architecture_of` with each model read once, also if it cannot be read."""
+    found: dict[str, Architecture | UsageError] = {}
+
+    def read(model: str) -> Architecture:
+        if model not in found:
+            try:
+                found[model] = architecture_of(model)
+            except UsageError as error:
+                found[model] = error
+        result = found[model]
+        if isinstance(result, UsageError):
+            raise UsageError(result.faults)
+        return result
+
+    return read
