@@ -12,7 +12,7 @@ from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import CONTAINERS, LOADED, OF_OLD_TRAINERS
-from profiler.config.trl_releases.facts import NEWEST
+from profiler.config.trl_releases.facts import IS_LOADED, NEWEST
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
@@ -220,6 +220,13 @@ class Found:
     faults: list[Fault] = field(default_factory=list)
     earlier: list[Fault] = field(default_factory=list)
     """What only a trainer of an earlier release takes."""
+    job: dict[str, object] = field(default_factory=dict)
+    """What else decides how trl reads the values."""
+
+    def state_loaded(self) -> None:
+        """Leave out what trl reads where it loads a model by its name: the script has loaded it."""
+        self.values.pop("model_init_kwargs", None)
+        self.job[IS_LOADED] = True
 
     def state_entries(self, key: str, expression: ast.expr, literal_or: Callable[[ast.expr, object], object]) -> None:
         """Read the entries of a mapping of which others are no literals."""

@@ -127,7 +127,8 @@ class _Script:
         assumed = found.assumed(self._name, self._where)
         notes = (*found.notes, *assumed, *self._open(recipe, is_read=bool(configs)))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
-        part = with_unsloth(replace(part, earlier=tuple(found.earlier)), self._tree, self._called, self._arguments)
+        part = replace(part, earlier=tuple(found.earlier), job=found.job)
+        part = with_unsloth(part, self._tree, self._called, self._arguments)
         return with_inner_deepspeed(part)
 
     def _recipe(self) -> Recipe | None:
@@ -299,8 +300,7 @@ class _Script:
             own = [call for call in self._called(LOADER) if owner_name(call).endswith(classes)]
             loads = tuple(Load(call=call, cast="") for call in own)
         if loads and not trained.is_name:
-            # trl ignores them for a model that is already loaded.
-            self._found.values.pop("model_init_kwargs", None)
+            self._found.state_loaded()
         for load in loads:
             self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             self._read_type(load)
