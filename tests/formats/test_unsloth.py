@@ -5,15 +5,18 @@ import json
 import pytest
 
 from profiler.advise.main import main as advise
+from profiler.analytical.formulas.models.parameters import lora_parameter_count
 from profiler.api.answers import estimate
 from profiler.api.job import read_recipe
+from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_USAGE, UsageError
+from profiler.domain.models.builtin_models import find_builtin
 from profiler.estimate.main import main
 from profiler.forecast.main import main as forecast
 from profiler.solve.main import main as solve
 
 START = """from unsloth import FastLanguageModel, is_bfloat16_supported
-from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from transformers import TrainingArguments
 """
 
@@ -215,3 +218,40 @@ def test_other_commands_say_that_there_are_bounds_only(script, capsys, command, 
     assert command([*words, script(), "gpu=h100"]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert "trains by Unsloth 2026.10.9, of whose memory there are only the bounds of `estimate`" in said
+
+
+@pytest.mark.parametrize("name", ["unsloth/phi-4", "unsloth/phi-4-unsloth-bnb-4bit", "microsoft/phi-4"])
+def test_a_converted_checkpoint_has_the_adapters_that_unsloth_prints(script, capsys, tmp_path, name):
+    """`nb/Phi_4-Conversational.ipynb` prints 65,536,000 trained values of rank 16; the layout of Phi has fewer."""
+    path = tmp_path / "train.py"
+    script()
+    path.write_text(path.read_text().replace("unsloth/Qwen2.5-0.5B-bnb-4bit", name))
+    found = _json(capsys, f"config={path}")
+    assert found["trial"]["model"] == "unsloth-phi-4"
+    model = builtin_architecture("unsloth/phi-4")
+    assert lora_parameter_count(model, 16, found["trial"]["lora_target_modules"]) == 65_536_000
+    mini = builtin_architecture("unsloth/Phi-3.5-mini-instruct")
+    assert lora_parameter_count(mini, 16, found["trial"]["lora_target_modules"]) == 29_884_416
+
+
+def test_the_layout_of_others_stays():
+    assert find_builtin("microsoft/phi-4").name == find_builtin("nousresearch/phi-4").name == "phi-4"
+    assert builtin_of_folder("/models/phi-4") == "phi-4" and builtin_of_folder("unsloth-phi-4") == "unsloth-phi-4"
+
+
+def test_a_trainer_without_bounds_is_refused_once(script, capsys):
+    """Arguments that were those of trl's trainer once are Unsloth's to take."""
+    words = [script(train="DPOConfig()", trainer="DPOTrainer", more="ref_model=None, beta=0.1, max_length=512")]
+    assert main([*words, "gpu=h100"]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "trains by trl's DPOTrainer, which is a trainer whose changes by Unsloth 2026.10.9 have no bound" in said
+    assert "beta" not in said
+
+
+@pytest.mark.parametrize("loader", ["FastModel", "FastVisionModel"])
+def test_another_loader_is_named(script, capsys, tmp_path, loader):
+    words = [script()]
+    path = tmp_path / "train.py"
+    path.write_text(path.read_text().replace("FastLanguageModel", loader))
+    assert main([*words, "gpu=h100"]) == EXIT_USAGE
+    assert f"loads its model by Unsloth's {loader}, whose kernels have no formula" in capsys.readouterr().err

@@ -64,3 +64,39 @@ def test_a_name_that_is_nothing():
     said = sentence("qwen3-0.6")
     assert "a local path or a hub id" in said
     assert "Did you mean 'qwen3-0.6b'?" in said
+
+
+@pytest.mark.parametrize("name", ["gpt2", "distilgpt2", "bert-base-uncased", "t5-small"])
+def test_a_name_without_an_owner_is_its_hub_id(tmp_path, name):
+    asked = []
+
+    def download(hub_id):
+        asked.append(hub_id)
+        path = tmp_path / "config.json"
+        path.write_text('{"model_type": "gpt2"}')
+        return path
+
+    assert load_model_config(name, download=download) == {"model_type": "gpt2"}
+    (hub_id,) = asked
+    assert hub_id.endswith(f"/{name}") and load_model_config(hub_id, download=download) == {"model_type": "gpt2"}
+    assert asked == [hub_id, hub_id]
+
+
+def test_an_early_name_is_refused_as_its_hub_id(monkeypatch):
+    """The hub that does not answer, and a cache without it."""
+    asked = []
+
+    def absent(hub_id, name):
+        asked.append(hub_id)
+        raise HubError("no network")
+
+    monkeypatch.setattr("profiler.storage.foreign.hub.hub_file", absent)
+    said = []
+    for name in ("gpt2", "openai-community/gpt2"):
+        with pytest.raises(UsageError) as error:
+            load_model_config(name)
+        said.append(error.value.faults)
+    assert said[0] == said[1] and "openai-community/gpt2" in said[0][0].sentence()
+    assert asked == ["openai-community/gpt2", "gpt2"] * 2  # an early client has cached it so
+    with pytest.raises(UsageError, match="must be a built-in name"):
+        load_model_config("gpt5")

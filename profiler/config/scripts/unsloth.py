@@ -33,8 +33,10 @@ _ARGUMENTS = ("TrainingArguments", "UnslothTrainingArguments")
 _OF_TRAINER = ("max_seq_length", "packing")
 """Arguments of early `SFTTrainer`, which Unsloth moves to those of the training."""
 
-_KERNELS = OtherKernels(program="Unsloth 2026.10.9", first_trl="0.18", last_trl="1.15")
-"""Its requirements: `trl!=0.19.0,<=1.15.0,>=0.18.2`."""
+_KERNELS = OtherKernels(
+    program="Unsloth 2026.10.9", first_trl="0.18", last_trl="1.15", recipes=(Recipe.GRPO, Recipe.SFT)
+)
+"""Its requirements, `trl!=0.19.0,<=1.15.0,>=0.18.2`, and the trainers whose patches were read (`models/rl.py`)."""
 
 _FIRST_OF_GRPO = "0.20"
 """Its patch of `GRPOConfig` refuses earlier releases."""
@@ -166,6 +168,9 @@ def with_unsloth(
     loads, adapts = called(LOADER), [call for call in called("get_peft_model") if owner_name(call) == _OWNER]
     if not is_of_unsloth(loads):
         return part
+    if part.recipe is not None and (problem := _KERNELS.problem_of(part.recipe)):
+        problem = f"trains by trl's {part.recipe.in_classes}Trainer, which {problem}"
+        return replace(part, faults=(Fault(key=CONFIG, found=part.name, problem=problem, hint=_HINT),), earlier=())
     found = _Found(name=part.name, values=dict(part.values))
     of_loads = [pair for call in loads if owner_name(call) == _OWNER for pair in arguments(call, "model_name")]
     stated = _stated(found, of_loads, _LOADED)
@@ -265,8 +270,7 @@ def _read_weights(found: _Found, stated: Mapping[str, object]) -> bool:
     Of most names it loads a checkpoint of its own (`get_model_name`), whose 4 bits leave some layers in 16 bits, but
     of a name that ends in ``-bnb-4bit`` itself.
     """
-    name = stated.get("model_name")
-    name = name if isinstance(name, str) else ""
+    name = given if isinstance(given := stated.get("model_name"), str) else ""
     lower = name.lower()
     is_4bit = stated["load_in_4bit"] is True and stated.get("load_in_16bit") is not True and not lower.endswith("-bf16")
     is_plain = lower.endswith(_PLAIN) and not lower.endswith(_OWN)
@@ -274,11 +278,10 @@ def _read_weights(found: _Found, stated: Mapping[str, object]) -> bool:
         base = name[: -len(next((end for end in (_OWN, _PLAIN) if lower.endswith(end)), "")) or None]
         found.values["model_name_or_path"] = _SHORT_NAMES.get(base.lower().removeprefix("unsloth/"), base)
     found.values.pop("load_in_8bit", None)
-    found.values["load_in_4bit"] = is_4bit
+    found.values.update(load_in_4bit=is_4bit, use_bnb_nested_quant=False)
     if lower.endswith(_PLAIN) and not is_4bit:
         problem = "of a checkpoint in 4 bits lets Unsloth choose another one; give a name without -bnb-4bit"
         found.faults.append(Fault(key="load_in_4bit", found="false", problem=problem))
-    found.values["use_bnb_nested_quant"] = False
     has_own = found.values["load_in_4bit"] is True and not is_plain
     if has_own:
         text = "linear layers in 16 bits as an upper bound (Unsloth's own 4-bit checkpoints keep some so)"
@@ -292,8 +295,10 @@ _SHORT_NAMES = {
     "llama-3-8b": "meta-llama/Meta-Llama-3-8B",
     "llama-3-8b-instruct": "meta-llama/Meta-Llama-3-8B-Instruct",
     "mistral-7b": "mistralai/Mistral-7B-v0.1",
+    "microsoft/phi-4": "unsloth/phi-4",
+    "microsoft/phi-3.5-mini-instruct": "unsloth/Phi-3.5-mini-instruct",
 }
-"""Names by which Unsloth publishes models of others, where they differ (`models/mapper.py`)."""
+"""What Unsloth loads of a model, where that has another name or Unsloth's own layout (`models/mapper.py`)."""
 _OWN, _PLAIN = "-unsloth-bnb-4bit", "-bnb-4bit"
 
 
