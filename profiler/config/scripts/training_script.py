@@ -140,8 +140,8 @@ class _Script:
             recipes = [self._found.chosen(recipes, self._given.trainer, self._name)]
             self._configs, self._trainers = (by_recipe(each, recipes[0]) for each in (self._configs, self._trainers))
         if len(recipes) > 1:
-            hint, names = f"Give recipe={'|'.join(recipes)} as well.", " and ".join(recipes)
-            self._found.faults.append(self._refused(f"trains by {names}, and one recipe is allowed", hint))
+            hint, both = f"Give recipe={'|'.join(recipes)} as well.", " and ".join(recipes)
+            self._found.faults.append(self._refused(f"trains by {both}, and one recipe is allowed", hint))
         self._trainers |= dict.fromkeys(self._own_trainers(), recipes[0]) if recipes else {}
         return recipes[0] if recipes else None
 
