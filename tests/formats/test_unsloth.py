@@ -255,3 +255,40 @@ def test_another_loader_is_named(script, capsys, tmp_path, loader):
     path.write_text(path.read_text().replace("FastLanguageModel", loader))
     assert main([*words, "gpu=h100"]) == EXIT_USAGE
     assert f"loads its model by Unsloth's {loader}, whose kernels have no formula" in capsys.readouterr().err
+
+
+STAGES = """from unsloth import FastLanguageModel
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+name = "unsloth/Qwen2.5-0.5B-bnb-4bit"
+model, tokenizer = FastLanguageModel.from_pretrained(name, max_seq_length=1024, fast_inference={first})
+model = FastLanguageModel.get_peft_model(model, r=16, lora_alpha=16)
+SFTTrainer(model=model, args=SFTConfig(bf16=True)).train()
+model, tokenizer = FastLanguageModel.from_pretrained(name, max_seq_length=1024, fast_inference={second})
+model = FastLanguageModel.get_peft_model(model, r={rank}, lora_alpha=64)
+GRPOTrainer(model=model, args=GRPOConfig(num_generations=4, gradient_checkpointing=True)).train()
+"""
+
+
+def test_loads_of_two_trainings_are_never_mixed(capsys, tmp_path):
+    """What a trainer gets is of one load; Unsloth decides types and checkpointing whatever is stated."""
+    path = tmp_path / "train.py"
+    path.write_text(STAGES.format(first=False, second=True, rank=32))
+    words = [f"config={path}", "recipe=grpo", "gpu=h100"]
+    assert main(words) == EXIT_USAGE
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "use_vllm=true: is false and true in train.py, and one value is allowed. "
+        "Give use_vllm= as well, or keep one training in the file.",
+        "lora_rank=32: is 16 and 32 in train.py, and one value is allowed. "
+        "Give lora_rank= as well, or keep one training in the file.",
+    ]
+    path.write_text(STAGES.format(first=True, second=True, rank=16))
+    assert _trial(capsys, *words)["use_vllm"] is True
+    path.write_text(STAGES.format(first=True, second=True, rank=32))
+    assert _trial(capsys, *words, "lora_rank=8")["lora_rank"] == 8
+
+
+def test_types_of_two_trainings_are_those_of_unsloth(script, capsys):
+    again = "SFTTrainer(model=model, args=SFTConfig(gradient_checkpointing=False)).train()"
+    trial = _trial(capsys, script(train="SFTConfig(fp16=True)", more=f"); {again}; print("))
+    assert (trial["bf16"], trial["fp16"], trial["gradient_checkpointing"]) == (True, False, True)

@@ -30,6 +30,21 @@ OWN = "own "
 """What is before the name of a script's own class that has the name of one of trl's."""
 
 
+def two_values(key: str, first: object, second: object, name: str, *, written: str = "") -> Fault:
+    """Return the fault of a value that a script states twice.
+
+    Args:
+        key: The key of a trial that settles it; empty if none does.
+        first: The value that it states first.
+        second: The other one.
+        name: The script.
+        written: How the script writes the key, where none settles it.
+    """
+    problem = f"is {show(first)} and {show(second)} in {name}, and one value is allowed"
+    hint = f"Give {key}= as well, or keep one training in the file." if key else ""
+    return Fault(key=key or written, found=show(second), problem=problem, hint=hint)
+
+
 def show_of(expression: ast.expr) -> str:
     """Return a short expression as a sentence shows it."""
     return shortened(ast.unparse(expression), _LONGEST)
@@ -246,10 +261,7 @@ class Found:
 
     def refuse_second(self, key: str, first: object, second: object, name: str) -> None:
         """Refuse a key that the script `name` states twice."""
-        own = KEY_OF.get(key, key)
-        problem = f"is {show(first)} and {show(second)} in {name}, and one value is allowed"
-        hint = f"Give {own}= as well, or keep one training in the file." if key in KEY_OF else ""
-        self.faults.append(Fault(key=own, found=show(second), problem=problem, hint=hint))
+        self.faults.append(two_values(KEY_OF.get(key, ""), first, second, name, written=key))
 
     def refuse_apart(self, configs: Sequence[ast.Call], trainers: Sequence[ast.Call], where: Where) -> None:
         """Refuse keys that some of several trainings state and others do not: together they would be none of these.

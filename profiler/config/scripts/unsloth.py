@@ -13,7 +13,7 @@ from profiler.config.files.file_kinds import assumed_note
 from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
-from profiler.config.scripts.names import ANY, APART, LOADER, called_name, owner_name
+from profiler.config.scripts.names import ANY, APART, LOADER, TRAINERS, called_name, owner_name, two_values
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.kernels import OtherKernels
@@ -112,6 +112,9 @@ _BETA = 0.001
 _LOSSES = (None, "nll", "chunked_nll")
 """Losses of SFT that Unsloth computes without all logits; of another one trl keeps them."""
 
+_DECIDED = ("bf16", "fp16", "gradient_checkpointing")
+"""Keys of trl whatever a script states of them."""
+
 _GROWS = ("add_new_tokens", "resize_token_embeddings")
 """Calls that grow the vocabulary; the first one trains the embeddings too."""
 
@@ -145,6 +148,7 @@ class _Found:
     name: str
     """The script, for sentences."""
     values: dict[str, object]
+    trains_again: bool
     notes: list[Note] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
@@ -171,7 +175,7 @@ def with_unsloth(
     if part.recipe is not None and (problem := _KERNELS.problem_of(part.recipe)):
         problem = f"trains by trl's {part.recipe.in_classes}Trainer, which {problem}"
         return replace(part, faults=(Fault(key=CONFIG, found=part.name, problem=problem, hint=_HINT),), earlier=())
-    found = _Found(name=part.name, values=dict(part.values))
+    found = _Found(name=part.name, values=dict(part.values), trains_again=len(called(*TRAINERS)) > 1)
     of_loads = [pair for call in loads if owner_name(call) == _OWNER for pair in arguments(call, "model_name")]
     stated = _stated(found, of_loads, _LOADED)
     adapted = _stated(found, [pair for call in adapts for pair in arguments(call, "")], _ADAPTED)
@@ -197,14 +201,16 @@ def with_unsloth(
     variables = _variables(tree)
     if _STANDBY in variables and found.values.get("use_vllm") is True:
         found.values.update(vllm_enable_sleep_mode=True, vllm_gpu_memory_utilization=_STANDBY_SHARE)
-    found.faults += [_of_variable(name) for name in variables if name not in (_STANDBY, *_FREE_VARIABLES)]
+    left = [name for name in variables if name not in (_STANDBY, *_FREE_VARIABLES)]
+    problem = "is a variable of Unsloth that changes its memory in a way that has no bound here"
+    found.faults += [Fault(key=name, found="set", problem=problem) for name in left]
     kernels = replace(_KERNELS, has_mixed_weights=has_own_weights)
     return replace(
         part,
         values=found.values,
         job={"num_processes": 1, **part.job},
         notes=(*_without(part.notes, found), *found.notes),
-        faults=(*part.faults, *found.faults),
+        faults=(*(each for each in part.faults if each.key not in _DECIDED), *found.faults),
         kernels=replace(kernels, first_trl=_FIRST_OF_GRPO) if is_online else kernels,
     )
 
@@ -227,7 +233,8 @@ def _stated(
             problem = "is an argument of Unsloth whose effect on memory is unknown here"
             found.faults.append(Fault(key=name, found=f"line {line % APART}", problem=problem, hint=_HINT))
         elif not is_open:
-            values.setdefault(name, value)
+            if values.setdefault(name, value) != value and name in {*defaults} - {"lora_alpha"} and found.trains_again:
+                found.faults.append(two_values(_KEYS.get(name, name), values[name], value, found.name))
         elif name in defaults:
             text = f"{name}={show(defaults[name])} (Unsloth's default; line {line % APART} has no literal)"
             found.notes.append(Note(key=_KEYS.get(name, ""), text=text, is_open=True))
@@ -258,6 +265,7 @@ _KEYS = {
     "target_modules": "lora_target_modules",
     "max_seq_length": "max_length",
     "load_in_4bit": "tuning",
+    "fast_inference": "use_vllm",
     "use_gradient_checkpointing": "gradient_checkpointing",
     "gpu_memory_utilization": "vllm_gpu_memory_utilization",
 }
@@ -308,8 +316,7 @@ def _read_adapter(found: _Found, adapted: Mapping[str, object]) -> None:
     whole = [each for each in _EMBEDDINGS if isinstance(targets, list) and each in targets]
     if isinstance(targets, list) and whole:
         fields["target_modules"] = [each for each in targets if each not in whole]
-        more = fields.get("modules_to_save")
-        fields["modules_to_save"] = [*(more if isinstance(more, list) else []), *whole]
+        fields["modules_to_save"] = [*(more if isinstance(more := fields.get("modules_to_save"), list) else []), *whole]
     values, notes = lora_values(fields, name=found.name)
     found.values.update(values)
     found.notes += notes
@@ -323,9 +330,8 @@ def _read_precision(found: _Found, stated: Mapping[str, object]) -> None:
     if dtype == "float32":
         problem = "is a type whose memory with Unsloth has no bound here; 16 bits and null have"
         found.faults.append(Fault(key="dtype", found=dtype, problem=problem))
-    found.values["dtype"] = "bfloat16"
     found.values.pop("torch_dtype", None)
-    found.values.update(bf16=True, fp16=False)
+    found.values.update(dtype="bfloat16", bf16=True, fp16=False)
     text = "bfloat16, also where float16 is stated or the card has no other type (as many bytes)"
     found.notes.append(Note(key="dtype", text=text))
 
@@ -386,14 +392,9 @@ def _variables(tree: ast.Module) -> list[str]:
     return sorted(each for each in texts if each.startswith(_ENVIRONMENT) and each.replace("_", "A").isalnum())
 
 
-def _of_variable(name: str) -> Fault:
-    problem = "is a variable of Unsloth that changes its memory in a way that has no bound here"
-    return Fault(key=name, found="set", problem=problem)
-
-
 def _without(notes: Sequence[Note], found: _Found) -> tuple[Note, ...]:
     """Return the notes of trl's calls without those of keys that Unsloth decides."""
-    decided = {"dtype", "bf16", "gradient_checkpointing", "tuning", *(note.key for note in found.notes if note.key)}
+    decided = {*_DECIDED, "dtype", "tuning", *(note.key for note in found.notes if note.key)}
     if "model_name_or_path" in found.values:
         decided.add("model")
     return tuple(note for note in notes if note.key not in decided)
