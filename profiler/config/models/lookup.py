@@ -110,14 +110,17 @@ def suggested_model(model: str, known: Sequence[str]) -> str:
     return nearest(model, same)
 
 
+_SIZES = frozenset({"nano", "tiny", "mini", "small", "medium", "large", "xl"})
+"""Words for a size in a name that states no number: Phi-3-medium is not Phi-3.5-mini."""
+
 _LARGEST_RATIO = 1.25
 """Largest ratio of parameters of models of one size class (our choice): Qwen2.5-7B has 7.6."""
 
 
 def _kinds(words: Sequence[str]) -> frozenset[str]:
-    """Return the words of a name that say that its tensors are others, and whether it is a mixture of experts."""
+    """Return the words of a name that say that its tensors are others, its size, or that it is a mixture of experts."""
     experts = {"moe" for word in words if re.fullmatch(r"a\d+b|\d+x\d+b|\d+e", word)}
-    return frozenset(_OTHER_TENSORS & set(words)) | experts
+    return frozenset((_OTHER_TENSORS | _SIZES) & set(words)) | experts
 
 
 def _size_of(model: str) -> float | None:
