@@ -34,7 +34,7 @@ class Fit(StrEnum):
     TOO_LARGE = "does not fit"
     """What it cannot return at least, the CUDA context and NCCL do not fit."""
     NO_ENGINE = f"{VLLM.title} does not start"
-    """The engine refuses to start with the part of the card that it may use; `CardVerdict.word` has its name."""
+    """The rollout engine refuses to start with the part of the card that it may use; SGLang is named as itself."""
     NO_KERNEL = "no kernel"
     """A kernel that the trial needs does not run on the card."""
 
