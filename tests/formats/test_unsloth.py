@@ -221,7 +221,7 @@ def test_other_commands_say_that_there_are_bounds_only(script, capsys, command, 
 
 
 @pytest.mark.parametrize("name", ["unsloth/phi-4", "unsloth/phi-4-unsloth-bnb-4bit", "microsoft/phi-4"])
-def test_a_converted_checkpoint_has_the_adapters_that_unsloth_prints(script, capsys, tmp_path, name):
+def test_a_converted_checkpoint_has_the_adapters_of_unsloth(script, capsys, tmp_path, name):
     """`nb/Phi_4-Conversational.ipynb` prints 65,536,000 trained values of rank 16; the layout of Phi has fewer."""
     path = tmp_path / "train.py"
     script()

@@ -8,11 +8,10 @@ from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.verl.effects import changes_memory, effect_notes, lora_notes, other_models, unknown_notes
-from profiler.config.verl.keys import DEFAULTS, is_known, resolved, unknown_faults, unresolved_notes
+from profiler.config.verl.keys import DEFAULTS, engine_of, is_known, resolved, unknown_faults, unresolved_notes
 from profiler.config.verl.workers import (
     ULYSSES,
     VerlReader,
-    engine_of,
     has_flag,
     later_entropy,
     later_sharing_gpus,

@@ -8,7 +8,7 @@ Source, where no other is named: verl 0.9.1, `workers/engine/fsdp/transformer_im
 from collections.abc import Mapping
 
 from profiler.config.notes import Note
-from profiler.config.options.reading import FieldReader, show
+from profiler.config.options.reading import FieldReader
 from profiler.config.verl.keys import (
     ACTOR,
     BLOCK,
@@ -17,21 +17,11 @@ from profiler.config.verl.keys import (
     RECOMPUTE,
     REF,
     ROLLOUT,
-    ROLLOUT_NAME,
     VERSIONS,
     keys_of_one_release,
 )
 from profiler.config.verl.sources import VerlSource
-from profiler.domain.verl import (
-    VLLM,
-    EntropySettings,
-    Release,
-    RewardEngine,
-    RolloutEngine,
-    Strategy,
-    Workers,
-    rollout_engine,
-)
+from profiler.domain.verl import EntropySettings, Release, RewardEngine, Strategy, Workers
 
 ULYSSES = "ulysses_sequence_parallel_size"
 
@@ -161,12 +151,6 @@ def workers_of(reader: VerlReader, entropy: EntropySettings, *, removes: bool) -
             experts if reader.value(experts) is not None else f"{ACTOR}.megatron.tensor_model_parallel_size"
         ),
     )
-
-
-def engine_of(reader: VerlReader) -> RolloutEngine:
-    """Return what generates the completions: vLLM where none is stated, which verl before 0.6 has by default."""
-    name = reader.value(ROLLOUT_NAME)
-    return VLLM if name in (None, "", "???") else rollout_engine(show(name))
 
 
 def _copied_bytes(reader: VerlReader) -> int:
