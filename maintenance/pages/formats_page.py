@@ -49,8 +49,9 @@ _READ = (
         "looks values up in it, options of argparse and fire and fields of "
         "dataclasses with their defaults, modules next to the script, entries that are set in dictionaries; calls "
         "under conditions that do not hold are passed",
-        "a trainer that is not trl's and derives from none of it, two values of one key; what is no literal is named "
-        "with its line, and a class of a module that is not there by its name",
+        "a trainer that is not trl's and derives from none of it, two values of one key, keys that one of two "
+        "trainings states and the other does not; what is no literal is named with its line, and a class of a module "
+        "that is not there by its name",
         "python_scripts",
     ),
     _Read(

@@ -21,6 +21,39 @@ class Strategy(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RolloutEngine:
+    """What generates the completions of a job: its name in files, and the one that its authors give it."""
+
+    key: str
+    title: str
+    takes_share: bool = False
+    """Whether `gpu_memory_utilization` is a share of the card that it takes, as its pool is counted."""
+    has_pool: bool = True
+    """Whether it has weights and a cache of its own."""
+
+
+VLLM = RolloutEngine(key="vllm", title="vLLM", takes_share=True)
+ROLLOUT_ENGINES = {
+    engine.key: engine
+    for engine in (
+        VLLM,
+        RolloutEngine(key="sglang", title="SGLang", takes_share=True),
+        RolloutEngine(key="trtllm", title="TensorRT-LLM"),
+        RolloutEngine(key="hf", title="transformers' generate", has_pool=False),
+    )
+}
+"""The values of `rollout.name`. A library that verl imports can register others.
+
+Source: `_ROLLOUT_REGISTRY` in `workers/rollout/base.py` of verl 0.6 to 0.9.1; `hf` is of releases before these.
+"""
+
+
+def rollout_engine(key: str) -> RolloutEngine:
+    """Return the engine of a name; one that verl does not have is called as its file calls it."""
+    return ROLLOUT_ENGINES.get(key, RolloutEngine(key=key, title=key))
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainedModel:
     """Memory settings of the actor or the critic."""
 
@@ -141,6 +174,7 @@ class VerlJob:
     train_batch_size: int
     rollout_n: int
     rollout_tensor_parallel_size: int
+    engine: RolloutEngine = VLLM
     gpu_memory_utilization: float
     """Fraction of the card that the rollout engine uses while it is awake."""
     entropy: EntropySettings = EntropySettings()

@@ -113,7 +113,7 @@ def answered_verl(command: Command, source: VerlSource, architecture_of: Callabl
         values=values,
         notes=(
             *note_lines([of_release, *taken, *notes]),
-            *(f"With verl={each.value}: {said}." for each, said in others if said != fit.fit.value),
+            *(f"With verl={each.value}: {said}." for each, said in others if said != fit.word),
         ),
         ignored=printable(f"Ignored, because verl {VERSIONS[releases[0]]} has no such keys: {names}.") if names else "",
     )
@@ -165,7 +165,7 @@ def _verdicts_of_others(
         except UsageError:
             yield release, "refused"
         else:
-            yield release, _fit(reading, architecture, _card(command), _notes(source, reading, architecture)).fit.value
+            yield release, _fit(reading, architecture, _card(command), _notes(source, reading, architecture)).word
 
 
 def _is_mixture(architecture: Architecture) -> bool:

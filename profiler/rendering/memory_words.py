@@ -14,6 +14,7 @@ from profiler.domain.cards.capabilities import COMPARED, Compared, Within
 from profiler.domain.memory import MIB, Category, as_gib, gib_text
 from profiler.domain.trials.kernels import Bounds
 from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.verl import VLLM
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
 REPLAYED_NOTE = "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials."
@@ -33,7 +34,7 @@ CATEGORY_TITLES = {
     Category.LOGITS: "logits",
     Category.KV_CACHE: "KV cache",
     Category.INPUTS: "inputs",
-    Category.ENGINE: "vLLM",
+    Category.ENGINE: VLLM.title,
     Category.COMMUNICATION: "communication",
     Category.WORKSPACE: "workspace",
     Category.OTHER: "other",

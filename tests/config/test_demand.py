@@ -22,7 +22,16 @@ from profiler.domain.memory import GIB, Phase
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, TrialSpec, VllmMode
+from profiler.domain.trials.trial import (
+    ALL_LINEAR,
+    Attention,
+    Backend,
+    DistributedType,
+    Dtype,
+    Lengths,
+    TrialSpec,
+    VllmMode,
+)
 from profiler.execution.trials import Pruning
 from profiler.sweep.prepared.plan import order_for_pruning, plan_trials
 
@@ -245,6 +254,23 @@ def test_trials_that_cannot_be_compared(change):
     other = replace(base, **change)
     assert not needs_at_most(base, other)
     assert not needs_at_most(other, base)
+
+
+@pytest.mark.parametrize(("tokens", "is_compared"), [(1, False), (60, False), (64, True)])
+def test_few_tokens_need_less_than_what_fsdp_gathers(tokens, is_compared):
+    """DeepSeek LLM 7B, four rows' worth of tokens: with 252 the layers outweigh the embedding that FSDP gathers."""
+    rows = {"max_prompt_length": tokens, "max_completion_length": tokens, "per_device_train_batch_size": 2}
+    spec = replace(builders.lora(model="deepseek-llm-7b"), lora_rank=1, num_generations=2, **rows)
+    spec = replace(spec, lora_target_modules=("all-linear",), num_processes=2, distributed_type=DistributedType.FSDP)
+    spec = replace(spec, fsdp_version=1, fsdp_reshard_after_forward=True, gradient_accumulation_steps=1)
+    spec = replace(spec, steps_per_generation=1, gradient_checkpointing=False)
+    smaller = replace(spec, gradient_checkpointing=True)
+    assert needs_at_most(smaller, spec) is is_compared
+    if is_compared:
+        assert_no_larger_peak(smaller, spec)
+    if tokens == 1:
+        with pytest.raises(AssertionError):
+            assert_no_larger_peak(smaller, spec)
 
 
 def test_engines_of_vllm_are_compared_only_if_they_are_the_same():

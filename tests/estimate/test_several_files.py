@@ -91,8 +91,9 @@ def test_json_and_yaml_are_alike(written):
 
 def test_a_file_of_deepspeed_settles_the_stage_of_a_recipe(written):
     recipe = {**RECIPE, "deepspeed": "configs/zero3.json"}
-    notes = _notes(written(recipe_yaml=recipe, zero3_json=ZERO_3))
-    assert "what ZeRO-3 changes (it shards weights, gradients and optimizer states" in notes
+    words = written(recipe_yaml=recipe, zero3_json=ZERO_3)
+    assert "the fewest over which ZeRO-3 shards" in _notes(words)
+    assert "what ZeRO-3 changes (on one GPU it shards nothing" in _notes([*words, "num_processes=1"])
     assert "ZeRO-3" in _notes(written(recipe_yaml={**RECIPE, "deepspeed": ZERO_3}))
 
 
@@ -163,9 +164,10 @@ def test_zero_is_counted_where_the_number_of_gpus_is_known(written):
     assert (sharded["trial"]["distributed_type"], sharded["trial"]["zero_stage"]) == ("deepspeed", 3)
     assert "ZeRO" not in " ".join(sharded["notes"])
     assert sharded["peak_allocated_bytes"] < _found([*words, "num_processes=2"])["peak_allocated_bytes"]
-    alone = _found(words)
-    assert alone["trial"]["distributed_type"] == "no"
-    assert "over the GPUs; num_processes= counts it" in " ".join(alone["notes"])
+    alone, by_hand = _found(words), _found([*words, "num_processes=2"])
+    assert alone["trial"] == by_hand["trial"]
+    assert "num_processes=2 (the fewest over which ZeRO-3 shards)" in " ".join(alone["notes"])
+    assert "ZeRO" not in " ".join(by_hand["notes"])
 
 
 def test_zero_is_counted_next_to_vllm(written):

@@ -41,3 +41,100 @@ def test_most_of_the_peak_is_named_with_what_avoids_it(keys, part, hint):
 )
 def test_another_category_at_the_peak_is_not_named(keys):
     assert "Most of the peak" not in _said(keys)
+
+
+# Files that shard a job over a number of GPUs that they do not state
+
+OF_ZERO = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+ROWS = {"per_device_train_batch_size": 1, "bf16": True}
+TRL = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "dtype": "bfloat16", "max_length": 512, **ROWS}
+SHARDED = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": True}}
+LLAMA_FACTORY = {"stage": "sft", "finetuning_type": "lora", "do_train": True, "cutoff_len": 512, "lora_target": "all"}
+AXOLOTL = {
+    "base_model": "Qwen/Qwen2.5-0.5B",
+    "datasets": [{"path": "a", "type": "alpaca"}],
+    "sequence_len": 512,
+    "micro_batch_size": 1,
+    "gradient_accumulation_steps": 4,
+    "adapter": "lora",
+    "lora_r": 8,
+    "lora_alpha": 16,
+    "lora_target_linear": True,
+    "optimizer": "adamw_torch",
+    "bf16": True,
+}
+SWIFT = "swift sft --model Qwen/Qwen2.5-0.5B --tuner_type lora --dataset a --max_length 512 --torch_dtype bfloat16"
+UNSTATED = {
+    "trl": ("ZeRO-3", {"sft.yaml": {**TRL, "deepspeed": OF_ZERO}}),
+    "trl and accelerate": (
+        "ZeRO-2",
+        {"sft.yaml": TRL, "zero.yaml": {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2}}},
+    ),
+    "trl and FSDP": ("FSDP", {"sft.yaml": TRL, "fsdp.yaml": SHARDED}),
+    "LLaMA-Factory": (
+        "ZeRO-3",
+        {
+            "lora.yaml": {
+                **LLAMA_FACTORY,
+                **ROWS,
+                "model_name_or_path": TRL["model_name_or_path"],
+                "deepspeed": "z.json",
+            },
+            "z.json": OF_ZERO,
+        },
+    ),
+    "axolotl": ("ZeRO-3", {"lora.yaml": {**AXOLOTL, "deepspeed": "deepspeed_configs/zero3_bf16.json"}}),
+    "ms-swift": ("ZeRO-3", {"run.sh": f"{SWIFT} --deepspeed zero3\n"}),
+}
+
+
+def _written(folder, files):
+    for name, content in files.items():
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return [f"config={folder / name}" for name in files]
+
+
+@pytest.mark.parametrize("case", UNSTATED)
+def test_the_fewest_gpus_are_taken_and_said(tmp_path, case):
+    name, files = UNSTATED[case]
+    words = [*_written(tmp_path, files), "gpu=h100-80gb"]
+    said = " ".join(answer(words).split())
+    assert f"That is {name} on 2 GPUs, the fewest that the files allow; num_processes= states yours." in said
+    assert f"num_processes=2 (the fewest over which {name} shards)" in said
+    for gpus in (2, 8):
+        stated = " ".join(answer([*words, f"num_processes={gpus}"]).split())
+        assert f"on {gpus} GPUs" in stated and "the fewest" not in stated
+    of_two = json.loads(answer([*words, "num_processes=2", "format=json"]))
+    assert json.loads(answer([*words, "format=json"]))["trial"] == of_two["trial"]
+
+
+@pytest.mark.parametrize("case", UNSTATED)
+def test_on_one_gpu_nothing_is_shared(tmp_path, case):
+    name, files = UNSTATED[case]
+    said = " ".join(answer([*_written(tmp_path, files), "gpu=h100-80gb", "num_processes=1"]).split())
+    assert f"That leaves out {name}, which shards nothing on one GPU." in said
+    assert "on one GPU it shards nothing" in said and "over 1 GPUs" not in said
+
+
+def test_sharding_without_a_formula_is_in_the_verdict(tmp_path):
+    """No formula has float32 weights that DeepSpeed trains in bfloat16."""
+    words = [*_written(tmp_path, {"sft.yaml": {**TRL, "dtype": "float32", "deepspeed": OF_ZERO}}), "gpu=h100-80gb"]
+    said = " ".join(answer(words).split())
+    assert "That is one GPU without ZeRO-3, which has no formula for this job." in said
+    assert "That is without ZeRO-3, which" in " ".join(answer([*words, "num_processes=8"]).split())
+
+
+def test_a_generation_is_whole_on_the_gpus_that_are_taken(tmp_path):
+    grpo = {"model_name_or_path": TRL["model_name_or_path"], "dtype": "bfloat16", "num_generations": 4, **ROWS}
+    grpo |= {"per_device_train_batch_size": 4, "deepspeed": OF_ZERO}
+    for batch, gpus in ((16, 2), (4, 1)):
+        words = _written(tmp_path, {"grpo.yaml": {**grpo, "generation_batch_size": batch}})
+        found = json.loads(answer([*words, "gpu=h100-80gb", "format=json"]))["trial"]
+        assert (found["num_processes"], found["steps_per_generation"]) == (gpus, 2 if gpus == 2 else 1)
+
+
+def test_rows_are_split_over_the_fewest_gpus_that_do(tmp_path):
+    split = {**SHARDED, "parallelism_config": {"parallelism_config_cp_size": 4, "parallelism_config_dp_shard_size": 1}}
+    words = _written(tmp_path, {"sft.yaml": {**TRL, "attn_implementation": "sdpa"}, "fsdp.yaml": split})
+    found = json.loads(answer([*words, "gpu=h100-80gb", "format=json"]))["trial"]
+    assert (found["num_processes"], found["cp_size"]) == (4, 4)

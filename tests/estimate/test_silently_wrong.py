@@ -348,3 +348,24 @@ def test_a_recipe_may_say_which_adapter_it_has(first, tmp_path, capsys):
     path.write_text(path.read_text().replace("lora\n", "prefix_tuning\n"))
     assert main(words) == EXIT_USAGE
     assert "peft_type=prefix_tuning: in grpo.yaml has no formula; only LORA" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["trainer", "trainer_type", "algorithm", "method"])
+@pytest.mark.parametrize("trainer", ["orpo", "cpo", "gkd", "online_dpo", "ORPOTrainer", "online-dpo"])
+def test_a_trainer_without_a_recipe_in_a_value_is_refused(tmp_path, key, trainer):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model_name_or_path: Qwen/Qwen2.5-0.5B\n{key}: {trainer}\nbeta: 0.1\nmax_length: 512\n")
+    with pytest.raises(UsageError) as error:
+        answer([f"config={path}"])
+    said = [fault.sentence() for fault in error.value.faults]
+    assert any(f"{key}={trainer}: is a trainer of trl that has no recipe here" in each for each in said)
+    path.write_text(path.read_text().replace(f"{key}: {trainer}", f"{key}: dpo"))
+    assert json.loads(answer([f"config={path}", "format=json"]))["trial"]["recipe"] == "dpo"
+
+
+@pytest.mark.parametrize("script", ["dpo_online", "online_dpo", "orpo", "cpo", "gkd", "nash_md", "xpo", "bco"])
+def test_a_script_of_another_trainer_is_refused_by_its_name(script):
+    words = ["python", f"examples/scripts/{script}.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
+    words += ["--max_length", "512", "--per_device_train_batch_size", "2"]
+    with pytest.raises(UsageError, match="is a trainer without a recipe here, by its name"):
+        answer(["--", *words])

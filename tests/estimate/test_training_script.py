@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
 from profiler.domain.trials.recipe import Recipe
 from profiler.estimate.main import answer, main
 
@@ -556,3 +556,77 @@ def test_a_model_that_scores_rows_is_the_one_that_is_trained(script):
     found = [answered["trial"][key] for key in ("recipe", "model", "dtype", "reward_models", "max_length")]
     assert found == ["reward", "qwen2.5-0.5b", "float16", None, 256]
     assert not any("reward model" in note for note in answered["notes"])
+
+
+# Several trainings in one file
+
+TWO = """from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+first = SFTConfig(per_device_train_batch_size=16, max_length=4096, bf16=True)
+SFTTrainer(model="Qwen/Qwen2.5-0.5B", args=first).train()
+second = GRPOConfig(per_device_train_batch_size=4, num_generations=4, max_completion_length=64, optim="adamw_8bit")
+GRPOTrainer(model="Qwen/Qwen2.5-1.5B", args=second, reward_funcs=score).train()
+"""
+
+
+def _cells(text):
+    cells = [{"cell_type": "code", "source": line} for line in text.splitlines(keepends=True)]
+    return json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5, "metadata": {}})
+
+
+@pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
+def test_one_of_two_trainings_is_answered_alone(tmp_path, name):
+    def found(text, *words):
+        path = tmp_path / name
+        path.write_text(_cells(text) if name.endswith("ipynb") else text)
+        return json.loads(answer([f"config={path}", "trl=1.16", "format=json", *words]))
+
+    with pytest.raises(UsageError) as error:
+        found(TWO)
+    said = error.value.faults[0].sentence()
+    assert "trains by sft and grpo, and one recipe is allowed" in said and "Give recipe=sft|grpo as well." in said
+    lines = TWO.splitlines()
+    for recipe, own in (("sft", lines[1:3]), ("grpo", lines[3:])):
+        both, alone = found(TWO, f"recipe={recipe}"), found("\n".join([lines[0], *own]))
+        assert both["trial"] == alone["trial"]
+        assert f"the training of {name} by {recipe} (it also trains by" in both["notes"][0]
+
+
+TWICE = """from trl import SFTConfig, SFTTrainer
+SFTTrainer(model="Qwen/Qwen2.5-0.5B", args=SFTConfig(max_length=4096, bf16=True)).train()
+SFTTrainer(model="Qwen/Qwen2.5-0.5B", args=SFTConfig(per_device_train_batch_size=2, bf16=True)).train()
+"""
+
+
+def test_two_trainings_of_a_recipe_are_never_mixed(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(TWICE)
+    with pytest.raises(UsageError) as error:
+        answer([f"config={path}", "trl=1.16"])
+    said = [fault.sentence() for fault in error.value.faults]
+    assert said == [
+        "max_length=4096: is of one training (line 2 of train.py) and not of another one (line 3 of train.py). "
+        "Give max_length= as well, or keep one training in the file.",
+        "per_device_train_batch_size=2: is of one training (line 3 of train.py) and not of another one (line 2 of "
+        "train.py). Give per_device_train_batch_size= as well, or keep one training in the file.",
+    ]
+    words = [f"config={path}", "trl=1.16", "max_length=512", "per_device_train_batch_size=1", "format=json"]
+    assert json.loads(answer(words))["trial"]["max_length"] == 512
+
+
+def test_another_model_of_two_trainings_is_chosen_by_its_key(tmp_path):
+    path = tmp_path / "train.py"
+    second = TWICE.replace("per_device_train_batch_size=2", "max_length=4096")
+    path.write_text(second.replace("0.5B", "1.5B", 1))
+    with pytest.raises(UsageError) as error:
+        answer([f"config={path}", "trl=1.16"])
+    said = error.value.faults[0].sentence()
+    assert said.startswith("model=") and "one value is allowed. Give model= as well" in said
+    assert json.loads(answer([f"config={path}", "model=qwen2.5-1.5b", "format=json"]))["trial"]["max_length"] == 4096
+
+
+def test_one_trainer_may_have_its_arguments_in_branches(tmp_path):
+    path = tmp_path / "train.py"
+    lines = ["from trl import SFTConfig, SFTTrainer", "if flag:", "    args = SFTConfig(max_length=64)", "else:"]
+    lines += ["    args = SFTConfig(bf16=True)", 'SFTTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()']
+    path.write_text("\n".join(lines))
+    assert json.loads(answer([f"config={path}", "format=json"]))["trial"]["max_length"] == 64

@@ -271,3 +271,20 @@ def test_what_is_left_out_of_the_replays_is_not_the_dearest():
         )
         turned += bounds[first.spec][0] > bounds[second.spec][0] and needs[first.spec] < needs[second.spec]
     assert turned
+
+
+@pytest.mark.parametrize("release", ["0.14", "0.15", "0.16", "0.17"])
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_loaded_model_has_no_kernels_by_use_liger(tmp_path, release, is_loaded):
+    """trl 0.14 and 0.15 load a model by its name with Liger's kernels; later ones set `use_liger_kernel`."""
+    load = "AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', torch_dtype='float32')"
+    lines = ["from trl import SFTConfig, SFTTrainer", "from transformers import AutoModelForCausalLM"]
+    lines += [f"model = {load if is_loaded else repr('Qwen/Qwen2.5-0.5B')}"]
+    lines += ["SFTTrainer(model=model, args=SFTConfig(use_liger=True, max_seq_length=512)).train()"]
+    path = tmp_path / "train.py"
+    path.write_text("\n".join(lines))
+    found = _found(f"config={path}", f"trl={release}")["trial"]
+    has_kernels = not is_loaded or release in ("0.16", "0.17")
+    assert found["use_liger_kernel"] is has_kernels
+    # Also without kernels use_liger leaves out the accuracy, whose logits are copied.
+    assert found["logprobs"] == ("fused" if has_kernels else "nll")

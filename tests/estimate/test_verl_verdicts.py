@@ -246,7 +246,6 @@ UNCOUNTED = [
     (f"{MODEL}.lora_adapter_path=adapter", "full fine-tuning is counted"),
     (f"{MODEL}.lora.rank=16", "lora.rank=16"),
     (f"{MODEL}.lora.adapter_path=adapter", "full fine-tuning is counted"),
-    (f"{ROLLOUT}.name=hf", f"{ROLLOUT}.name=hf"),
     (f"{ROLLOUT}.name=trtllm", f"{ROLLOUT}.name=trtllm"),
     (f"{ACTOR}.veomni.param_offload=true", "veomni.param_offload"),
     (f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2", "ulysses_sequence_parallel_size=2"),
@@ -310,3 +309,51 @@ def test_an_engine_needs_a_pool_for_its_weights(setting):
     after = json.loads(answer([*job, alone, f"actor_rollout_ref.rollout.{setting}", "format=json"]))
     assert after["fit"] != "vLLM does not start"
     assert "no_engine" not in after
+
+
+# The engine that the file names
+
+
+@pytest.mark.parametrize(("name", "title"), [("vllm", "vLLM"), ("sglang", "SGLang"), ("trtllm", "TensorRT-LLM")])
+def test_the_pool_has_the_name_of_its_engine(name, title):
+    words = ["config=verl", *GRPO, f"actor_rollout_ref.rollout.name={name}"]
+    said, small = answer([*words, "details=true"]), answer([*words, "gpu=rtx4090-24gb", *LARGE])
+    assert f"\n  {title} " in said
+    assert f"{title} does not start: gpu_memory_utilization=0.5" in " ".join(small.split())
+    for other in {"vLLM", "SGLang", "TensorRT-LLM"} - {title}:
+        assert other not in said and other not in small
+
+
+LARGE = ("actor_rollout_ref.model.path=Qwen/Qwen2.5-32B", "actor_rollout_ref.rollout.tensor_model_parallel_size=1")
+
+
+@pytest.mark.parametrize(("name", "title"), [("vllm", "vLLM"), ("sglang", "SGLang")])
+def test_what_does_not_start_is_named_in_json(name, title):
+    said = found("config=verl", *GRPO, f"actor_rollout_ref.rollout.name={name}", "gpu=rtx4090-24gb", *LARGE)
+    assert said["fit"] == f"{title} does not start"
+
+
+def test_the_figures_are_those_of_the_pool_by_any_name():
+    named = [found("config=verl", *GRPO, f"actor_rollout_ref.rollout.name={each}") for each in ("vllm", "sglang")]
+    assert named[0] == named[1] == found("config=verl", *GRPO)
+
+
+def test_adapters_name_the_engine_that_gets_them():
+    words = ["config=verl", "verl=0.9.1", *GRPO, "actor_rollout_ref.model.lora_rank=16"]
+    words += ["actor_rollout_ref.rollout.load_format=safetensors", "actor_rollout_ref.rollout.layered_summon=true"]
+    assert "Not counted: the adapters of SGLang." in answer([*words, "actor_rollout_ref.rollout.name=sglang"])
+    assert "the adapters of" not in answer([*words, "actor_rollout_ref.rollout.name=vllm"])
+
+
+def test_a_rollout_that_verl_no_longer_has_is_said():
+    words = ["config=verl", *GRPO, "actor_rollout_ref.rollout.name=hf"]
+    assert found(*words)["reasons"] == [
+        "actor_rollout_ref.rollout.name=hf is of verl up to 0.5; later ones have vllm, sglang, trtllm"
+    ]
+    assert "pool" not in answer([*words, "details=true"])
+
+
+def test_an_engine_of_a_library_is_called_as_its_file_does():
+    words = ["config=verl", *GRPO, "actor_rollout_ref.rollout.name=atom"]
+    assert found(*words)["fit"] == "not decided"
+    assert "\n  atom " in answer([*words, "details=true"])

@@ -5,15 +5,18 @@ import json
 import pytest
 
 from profiler.advise.main import main as advise
+from profiler.analytical.formulas.models.parameters import lora_parameter_count
 from profiler.api.answers import estimate
 from profiler.api.job import read_recipe
+from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_USAGE, UsageError
+from profiler.domain.models.builtin_models import find_builtin
 from profiler.estimate.main import main
 from profiler.forecast.main import main as forecast
 from profiler.solve.main import main as solve
 
 START = """from unsloth import FastLanguageModel, is_bfloat16_supported
-from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from transformers import TrainingArguments
 """
 
@@ -215,3 +218,77 @@ def test_other_commands_say_that_there_are_bounds_only(script, capsys, command, 
     assert command([*words, script(), "gpu=h100"]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert "trains by Unsloth 2026.10.9, of whose memory there are only the bounds of `estimate`" in said
+
+
+@pytest.mark.parametrize("name", ["unsloth/phi-4", "unsloth/phi-4-unsloth-bnb-4bit", "microsoft/phi-4"])
+def test_a_converted_checkpoint_has_the_adapters_of_unsloth(script, capsys, tmp_path, name):
+    """`nb/Phi_4-Conversational.ipynb` prints 65,536,000 trained values of rank 16; the layout of Phi has fewer."""
+    path = tmp_path / "train.py"
+    script()
+    path.write_text(path.read_text().replace("unsloth/Qwen2.5-0.5B-bnb-4bit", name))
+    found = _json(capsys, f"config={path}")
+    assert found["trial"]["model"] == "unsloth-phi-4"
+    model = builtin_architecture("unsloth/phi-4")
+    assert lora_parameter_count(model, 16, found["trial"]["lora_target_modules"]) == 65_536_000
+    mini = builtin_architecture("unsloth/Phi-3.5-mini-instruct")
+    assert lora_parameter_count(mini, 16, found["trial"]["lora_target_modules"]) == 29_884_416
+
+
+def test_the_layout_of_others_stays():
+    assert find_builtin("microsoft/phi-4").name == find_builtin("nousresearch/phi-4").name == "phi-4"
+    assert builtin_of_folder("/models/phi-4") == "phi-4" and builtin_of_folder("unsloth-phi-4") == "unsloth-phi-4"
+
+
+def test_a_trainer_without_bounds_is_refused_once(script, capsys):
+    """Arguments that were those of trl's trainer once are Unsloth's to take."""
+    words = [script(train="DPOConfig()", trainer="DPOTrainer", more="ref_model=None, beta=0.1, max_length=512")]
+    assert main([*words, "gpu=h100"]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "trains by trl's DPOTrainer, which is a trainer whose changes by Unsloth 2026.10.9 have no bound" in said
+    assert "beta" not in said
+
+
+@pytest.mark.parametrize("loader", ["FastModel", "FastVisionModel"])
+def test_another_loader_is_named(script, capsys, tmp_path, loader):
+    words = [script()]
+    path = tmp_path / "train.py"
+    path.write_text(path.read_text().replace("FastLanguageModel", loader))
+    assert main([*words, "gpu=h100"]) == EXIT_USAGE
+    assert f"loads its model by Unsloth's {loader}, whose kernels have no formula" in capsys.readouterr().err
+
+
+STAGES = """from unsloth import FastLanguageModel
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+name = "unsloth/Qwen2.5-0.5B-bnb-4bit"
+model, tokenizer = FastLanguageModel.from_pretrained(name, max_seq_length=1024, fast_inference={first})
+model = FastLanguageModel.get_peft_model(model, r=16, lora_alpha=16)
+SFTTrainer(model=model, args=SFTConfig(bf16=True)).train()
+model, tokenizer = FastLanguageModel.from_pretrained(name, max_seq_length=1024, fast_inference={second})
+model = FastLanguageModel.get_peft_model(model, r={rank}, lora_alpha=64)
+GRPOTrainer(model=model, args=GRPOConfig(num_generations=4, gradient_checkpointing=True)).train()
+"""
+
+
+def test_loads_of_two_trainings_are_never_mixed(capsys, tmp_path):
+    """What a trainer gets is of one load; Unsloth decides types and checkpointing whatever is stated."""
+    path = tmp_path / "train.py"
+    path.write_text(STAGES.format(first=False, second=True, rank=32))
+    words = [f"config={path}", "recipe=grpo", "gpu=h100"]
+    assert main(words) == EXIT_USAGE
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "use_vllm=true: is false and true in train.py, and one value is allowed. "
+        "Give use_vllm= as well, or keep one training in the file.",
+        "lora_rank=32: is 16 and 32 in train.py, and one value is allowed. "
+        "Give lora_rank= as well, or keep one training in the file.",
+    ]
+    path.write_text(STAGES.format(first=True, second=True, rank=16))
+    assert _trial(capsys, *words)["use_vllm"] is True
+    path.write_text(STAGES.format(first=True, second=True, rank=32))
+    assert _trial(capsys, *words, "lora_rank=8")["lora_rank"] == 8
+
+
+def test_types_of_two_trainings_are_those_of_unsloth(script, capsys):
+    again = "SFTTrainer(model=model, args=SFTConfig(gradient_checkpointing=False)).train()"
+    trial = _trial(capsys, script(train="SFTConfig(fp16=True)", more=f"); {again}; print("))
+    assert (trial["bf16"], trial["fp16"], trial["gradient_checkpointing"]) == (True, False, True)

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from profiler.analytical.formulas.models.parameters import lora_parameter_count
+from profiler.config.models.lookup import builtin_architecture, suggested_model
 from profiler.domain.errors import UsageError
 from profiler.storage.foreign.hub import HubError
 from profiler.storage.foreign.model_config import load_model_config
@@ -64,3 +66,53 @@ def test_a_name_that_is_nothing():
     said = sentence("qwen3-0.6")
     assert "a local path or a hub id" in said
     assert "Did you mean 'qwen3-0.6b'?" in said
+
+
+@pytest.mark.parametrize("name", ["gpt2", "distilgpt2", "bert-base-uncased", "t5-small"])
+def test_a_name_without_an_owner_is_its_hub_id(tmp_path, name):
+    asked = []
+
+    def download(hub_id):
+        asked.append(hub_id)
+        path = tmp_path / "config.json"
+        path.write_text('{"model_type": "gpt2"}')
+        return path
+
+    assert load_model_config(name, download=download) == {"model_type": "gpt2"}
+    (hub_id,) = asked
+    assert hub_id.endswith(f"/{name}") and load_model_config(hub_id, download=download) == {"model_type": "gpt2"}
+    assert asked == [hub_id, hub_id]
+
+
+def test_an_early_name_is_refused_as_its_hub_id(monkeypatch):
+    """The hub that does not answer, and a cache without it."""
+    asked = []
+
+    def absent(hub_id, name):
+        asked.append(hub_id)
+        raise HubError("no network")
+
+    monkeypatch.setattr("profiler.storage.foreign.hub.hub_file", absent)
+    said = []
+    for name in ("gpt2", "openai-community/gpt2"):
+        with pytest.raises(UsageError) as error:
+            load_model_config(name)
+        said.append(error.value.faults)
+    assert said[0] == said[1] and "openai-community/gpt2" in said[0][0].sentence()
+    assert asked == ["openai-community/gpt2", "gpt2"] * 2  # an early client has cached it so
+    with pytest.raises(UsageError, match="must be a built-in name"):
+        load_model_config("gpt5")
+
+
+@pytest.mark.parametrize("name", ["unsloth/Phi-3-medium-4k-instruct", "unsloth/Phi-3.5-small-instruct"])
+def test_a_model_of_another_size_is_not_suggested(name):
+    """Of 14 billion parameters: no slip of the pen for one of 3.8."""
+    assert suggested_model(name, ["unsloth/Phi-3.5-mini-instruct"]) == ""
+    assert "Phi-3.5-mini" in suggested_model("unsloth/Phi-3.5-mini-instuct", ["unsloth/Phi-3.5-mini-instruct"])
+
+
+def test_names_of_unsloth_are_models_that_it_publishes():
+    """`nb/TinyLlama_(1.1B)-Alpaca.ipynb` prints 25,231,360 trained values of rank 32."""
+    model = builtin_architecture("unsloth/tinyllama")
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    assert lora_parameter_count(model, 32, targets) == 25_231_360

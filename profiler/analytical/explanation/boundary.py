@@ -298,6 +298,11 @@ class VerlFit:
     reasons: tuple[str, ...] = ()
     """Why verl does not run the job, or what has no formula; empty for a verdict by memory."""
 
+    @property
+    def word(self) -> str:
+        """The verdict in words."""
+        return self.card.word if self.fit is self.card.fit else self.fit.value
+
 
 def verl_card(found: VerlEstimate) -> CardVerdict:
     """Return whether the memory of each phase fits the card, with the largest share of fragments and the context.
@@ -317,6 +322,7 @@ def verl_card(found: VerlEstimate) -> CardVerdict:
         nccl_bytes=nccl_bytes(found.gpu.compute_capability, found.job.n_gpus),
         missing=None,
         no_engine=no_engine,
+        engine=found.job.engine.title,
     )
 
 

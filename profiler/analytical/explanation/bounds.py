@@ -35,13 +35,9 @@ from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import GIB, Category, Phase
 from profiler.domain.trials.kernels import Bounds, OtherKernels
-from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec, Tuning
 
 _MODEL_TYPES = tuple(name for name, family in FAMILIES.items() if family.has_unsloth_kernels)
-
-_RECIPES = (Recipe.GRPO, Recipe.SFT)
-"""The trainers whose patches were read (`models/rl.py`)."""
 
 _ROPE_ROWS = 4 * 8192
 """Rows of the tables of the rotary embedding at first (`LlamaRotaryEmbedding.__init__` in `models/llama.py`)."""
@@ -113,8 +109,7 @@ def _faults(spec: TrialSpec, architecture: Architecture, kernels: OtherKernels) 
         found.append(
             Fault(key="model", found=architecture.model_type, problem=f"{problem}; {_listed(_MODEL_TYPES)} is")
         )
-    if spec.recipe not in _RECIPES:
-        problem = f"is a trainer whose changes by {kernels.program} have no bound here; {_listed(_RECIPES)} has"
+    if problem := kernels.problem_of(spec.recipe):
         found.append(Fault(key="recipe", found=spec.recipe.value, problem=problem))
     if spec.num_processes > 1:
         problem = f"has no bound with {kernels.program}, which is bounded on one GPU"

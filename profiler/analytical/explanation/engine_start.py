@@ -158,7 +158,7 @@ def engine_text(found: VerlEstimate) -> str:
     """
     job = found.job
     pool, weights = pool_bytes(job, found.gpu.memory_bytes), found.engine_weights_bytes
-    if weights < pool:
+    if weights < pool or not job.engine.has_pool:
         return ""
     of_all = weights * job.rollout_tensor_parallel_size
     size = next((each for each in found.engine_sizes if of_all < pool * each), None)
@@ -169,7 +169,7 @@ def engine_text(found: VerlEstimate) -> str:
     ]
     hint = f"use at least {' or '.join(ways)}" if ways else "use more GPUs, and tensor_model_parallel_size"
     return (
-        f"The rollout engine does not start: gpu_memory_utilization={job.gpu_memory_utilization:g} of {found.gpu.name} "
+        f"{job.engine.title} does not start: gpu_memory_utilization={job.gpu_memory_utilization:g} of {found.gpu.name} "
         f"is {gib_text(pool)}, and its weights take {gib_text(weights)}; {hint}."
     )
 

@@ -19,6 +19,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.kernels import Bounds, MissingKernel, missing_kernel
 from profiler.domain.trials.trial import DistributedType, TrialSpec
+from profiler.domain.verl import VLLM
 
 
 class Fit(StrEnum):
@@ -32,8 +33,8 @@ class Fit(StrEnum):
     """Something that changes memory has no formula, or the card lies between the bounds of a job."""
     TOO_LARGE = "does not fit"
     """What it cannot return at least, the CUDA context and NCCL do not fit."""
-    NO_ENGINE = "vLLM does not start"
-    """vLLM refuses to start with the part of the card that it may use."""
+    NO_ENGINE = f"{VLLM.title} does not start"
+    """The rollout engine refuses to start with the part of the card that it may use; SGLang is named as itself."""
     NO_KERNEL = "no kernel"
     """A kernel that the trial needs does not run on the card."""
 
@@ -62,7 +63,8 @@ class CardVerdict:
     server: str = ""
     """What an engine on a card of its own needs of such a card. Empty if there is none."""
     no_engine: str = ""
-    """Why vLLM refuses to start on the card, and what to change. Empty if it starts or runs elsewhere."""
+    """Why the engine refuses to start on the card, and what to change. Empty if it starts or runs elsewhere."""
+    engine: str = VLLM.title
     has_bounds: bool = False
     """Whether allocated memory itself is known by bounds only, of which `peak_allocated_bytes` is the upper one."""
 
@@ -70,6 +72,11 @@ class CardVerdict:
     def starts(self) -> bool:
         """Whether the job comes to its first step: the card has its kernels, and vLLM starts."""
         return self.missing is None and not self.no_engine
+
+    @property
+    def word(self) -> str:
+        """The verdict in words."""
+        return f"{self.engine} does not start" if self.fit is Fit.NO_ENGINE else self.fit.value
 
     @property
     def refusal_text(self) -> str:
@@ -120,8 +127,7 @@ def _judged(on_card: TrialSpec, architecture: Architecture, gpu: Gpu, found: Est
     may_decide = 0 <= gpu.memory_bytes - found.peak_allocated_bytes < found.peak_allocated_bytes
     if may_decide and found.peak_unreleasable_bytes is None:
         found = with_replay(found, on_card, architecture)
-    decides = found if may_decide else replace(found, peak_unreleasable_bytes=None)
-    return _verdict(on_card, architecture, gpu, decides)
+    return _verdict(on_card, architecture, gpu, found if may_decide else replace(found, peak_unreleasable_bytes=None))
 
 
 def _verdict(on_card: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estimate) -> CardVerdict:
@@ -144,19 +150,16 @@ def _verdict(on_card: TrialSpec, architecture: Architecture, gpu: Gpu, found: Es
 
 def needed_of(spec: TrialSpec, found: Estimate) -> Needed:
     """Return what a full card must hold by an estimate: by its replay, or else within bounds."""
-    allocated, unreleasable = found.peak_allocated_bytes, found.peak_unreleasable_bytes
-    if unreleasable is None:
-        return Needed.within_bounds(allocated, found.reserved_bytes)
-    return Needed.by_replay(allocated, unreleasable, alloc_conf=str(spec.alloc_conf))
+    if (unreleasable := found.peak_unreleasable_bytes) is None:
+        return Needed.within_bounds(found.peak_allocated_bytes, found.reserved_bytes)
+    return Needed.by_replay(found.peak_allocated_bytes, unreleasable, alloc_conf=str(spec.alloc_conf))
 
 
 def fit_of(spec: TrialSpec, gpu: Gpu, needed: Needed, *, engine_starts: bool = True) -> Fit:
     """Return whether a trial that needs so much fits `gpu`, and whether it comes so far."""
     if missing_kernel(spec, gpu.chip) is not None:
         return Fit.NO_KERNEL
-    if not engine_starts:
-        return Fit.NO_ENGINE
-    return fit_of_memory(gpu, needed, gpus=spec.num_processes)
+    return fit_of_memory(gpu, needed, gpus=spec.num_processes) if engine_starts else Fit.NO_ENGINE
 
 
 def fit_of_memory(gpu: Gpu, needed: Needed, *, gpus: int) -> Fit:
@@ -250,8 +253,8 @@ def host_verdict(
         memory_bytes: That of the node; None if it is unknown.
         gpus_per_node: Processes of one node at most; None: `GPUS_PER_NODE`.
     """
-    processes = min(spec.num_processes, gpus_per_node or GPUS_PER_NODE)
-    return HostVerdict(instants=host_instants(spec, architecture, processes=processes), memory_bytes=memory_bytes)
+    instants = host_instants(spec, architecture, processes=min(spec.num_processes, gpus_per_node or GPUS_PER_NODE))
+    return HostVerdict(instants=instants, memory_bytes=memory_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,11 +316,10 @@ def explain(
     found = estimate_with_replay(spec, architecture)
     phases = tuple(map(explained_phase, phase_instants(spec, architecture).values()))
     own = find_gpu(spec.gpu)
-    cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
-    verdicts = all_cards(spec, architecture, cards.values())
+    verdicts = all_cards(spec, architecture, (KNOWN_GPUS if own is None else {**KNOWN_GPUS, own.name: own}).values())
     if own is not None:
-        on_own = _judged(spec, architecture, own, found)
-        verdicts = tuple(on_own if verdict.gpu == own else verdict for verdict in verdicts)
+        judged = _judged(spec, architecture, own, found)
+        verdicts = tuple(judged if verdict.gpu == own else verdict for verdict in verdicts)
     host = host_verdict(spec, architecture, memory_bytes=host_bytes, gpus_per_node=gpus_per_node)
     return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts, host=host)
 

@@ -161,11 +161,11 @@ def head_bytes(job: VerlJob, architecture: Architecture, tokens: int) -> int:
 
 
 def pool_bytes(job: VerlJob, card_bytes: int) -> int:
-    """Return the bytes of the pool of an active rollout engine, including its weights.
+    """Return the bytes of the pool of an active rollout engine, including its weights; 0 if it has none.
 
     They are `gpu_memory_utilization` of the card, rounded down. By hand, 0.5 of 80 x 10^9: 40 x 10^9 B.
     """
-    return int(card_bytes * job.gpu_memory_utilization)
+    return int(card_bytes * job.gpu_memory_utilization) if job.engine.has_pool else 0
 
 
 def reward_pool_bytes(job: VerlJob, card_bytes: int) -> int:

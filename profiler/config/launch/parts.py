@@ -41,6 +41,7 @@ Source: `TrainingArguments.__post_init__` of transformers 4.46 to 5.23, `ACCELER
 _OF_ACCELERATE = "deepspeed_config"
 """The section of accelerate's file that may name DeepSpeed's."""
 
+_OF_TWO = tuple(each for each in OTHER_TRAINERS if "_" in each)
 _OTHER_TRAINERS = re.compile(rf"(?:^|_)({'|'.join(OTHER_TRAINERS)}|rm|distill\w*)(?:_|$)", re.IGNORECASE)
 
 
@@ -324,9 +325,10 @@ def _recipe_of_script(
     """Return the trainer of a script that is not here, by its name or by keys that only one trainer has."""
     stem = stem_of(found.program)
     named = [each for each in Recipe if re.search(rf"(?:^|_){each}(?:_|$)", stem, re.IGNORECASE)]
-    other = _OTHER_TRAINERS.search(stem)
-    # `online_dpo` is another trainer than `dpo`.
-    if other is not None and (not named or named[0].value in other[1].lower()):
+    other, words = _OTHER_TRAINERS.search(stem), set(re.split(r"[^a-z]+", stem.lower()))
+    # `online_dpo` is another trainer than `dpo`, also as `dpo_online`.
+    is_of_both = any(each in other.split("_") and set(other.split("_")) <= words for each in named for other in _OF_TWO)
+    if is_of_both or (other is not None and (not named or named[0].value in other[1].lower())):
         problem = f"is a trainer without a recipe here, by its name; the recipes are {', '.join(Recipe)}"
         return None, (Fault(key="config", found=found.program, problem=problem),)
     if named:

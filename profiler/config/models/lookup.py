@@ -1,14 +1,14 @@
 """Names of the built-in models, which need neither a disk nor a network."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import PurePosixPath
 
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.errors import nearest
-from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
+from profiler.domain.errors import UsageError, nearest
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, REPUBLISHERS, VISION_MODELS, find_builtin
 
 
 def canonical_model(model: str) -> str:
@@ -91,9 +91,9 @@ def _length(span: tuple[int, int]) -> int:
 
 @cache
 def _by_bare_name() -> Mapping[tuple[str, str], str]:
-    """Return built-in names by what `_bare` leaves of the last parts of their hub ids."""
+    """Return built-in names by what `_bare` leaves of the last parts of their hub ids, or of all of a republisher's."""
     return {
-        _bare(_words(hub_id.rpartition("/")[2])): model.name
+        _bare(_words(hub_id if hub_id.startswith(REPUBLISHERS) else hub_id.rpartition("/")[2])): model.name
         for model in BUILTIN_MODELS.values()
         for hub_id in model.hub_ids
     }
@@ -110,14 +110,17 @@ def suggested_model(model: str, known: Sequence[str]) -> str:
     return nearest(model, same)
 
 
+_SIZES = frozenset({"nano", "tiny", "mini", "small", "medium", "large", "xl"})
+"""Words for a size in a name that states no number: Phi-3-medium is not Phi-3.5-mini."""
+
 _LARGEST_RATIO = 1.25
 """Largest ratio of parameters of models of one size class (our choice): Qwen2.5-7B has 7.6."""
 
 
 def _kinds(words: Sequence[str]) -> frozenset[str]:
-    """Return the words of a name that say that its tensors are others, and whether it is a mixture of experts."""
+    """Return the words of a name that say that its tensors are others, its size, or that it is a mixture of experts."""
     experts = {"moe" for word in words if re.fullmatch(r"a\d+b|\d+x\d+b|\d+e", word)}
-    return frozenset(_OTHER_TENSORS & set(words)) | experts
+    return frozenset((_OTHER_TENSORS | _SIZES) & set(words)) | experts
 
 
 def _size_of(model: str) -> float | None:
@@ -148,3 +151,37 @@ def checkpoint(model: str) -> str:
     """Return the hub id of the base model of a built-in name; any other model is returned as it is."""
     builtin = BUILTIN_MODELS.get(model.lower()) or VISION_MODELS.get(model.lower())
     return builtin.hub_ids[0] if builtin and builtin.hub_ids else model
+
+
+_EARLY_OWNERS: Mapping[str, str] = {
+    "openai-community": "gpt2 gpt2-medium gpt2-large gpt2-xl openai-gpt",
+    "distilbert": "distilgpt2 distilbert-base-uncased distilbert-base-cased distilroberta-base",
+    "google-bert": "bert-base-uncased bert-base-cased bert-large-uncased bert-large-cased",
+    "FacebookAI": "roberta-base roberta-large xlm-roberta-base xlm-roberta-large",
+    "google-t5": "t5-small t5-base t5-large t5-3b t5-11b",
+}
+"""Names without an owner that the hub still answers, each by the owner to whom it redirects them."""
+_EARLY_NAMES = {name: f"{owner}/{name}" for owner, names in _EARLY_OWNERS.items() for name in names.split()}
+
+
+def hub_id_of(model: str) -> str:
+    """Return the hub id of a model that the hub has had without an owner; any other name as it is."""
+    return _EARLY_NAMES.get(model, model)
+
+
+def remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
+    """Return `architecture_of` with each model read once, also if it cannot be read."""
+    found: dict[str, Architecture | UsageError] = {}
+
+    def read(model: str) -> Architecture:
+        if model not in found:
+            try:
+                found[model] = architecture_of(model)
+            except UsageError as error:
+                found[model] = error
+        result = found[model]
+        if isinstance(result, UsageError):
+            raise UsageError(result.faults)
+        return result
+
+    return read

@@ -11,9 +11,9 @@ from profiler.config.files.own_sections import MOST_DIGITS, NoLiteralError
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl.argument_keys import CONTAINERS, LOADED, OF_OLD_TRAINERS
-from profiler.config.trl_releases.facts import NEWEST
-from profiler.domain.errors import Fault
+from profiler.config.trl.argument_keys import CONTAINERS, KEY_OF, LOADED, OF_OLD_TRAINERS
+from profiler.config.trl_releases.facts import IS_LOADED, NEWEST
+from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.recipe import Recipe
 
 Where = Callable[[int], str]
@@ -28,6 +28,30 @@ ModuleReader = Callable[[str], str | None]
 
 OWN = "own "
 """What is before the name of a script's own class that has the name of one of trl's."""
+
+
+def two_values(key: str, first: object, second: object, name: str, *, written: str = "") -> Fault:
+    """Return the fault of a value that a script states twice.
+
+    Args:
+        key: The key of a trial that settles it; empty if none does.
+        first: The value that it states first.
+        second: The other one.
+        name: The script.
+        written: How the script writes the key, where none settles it.
+    """
+    problem = f"is {show(first)} and {show(second)} in {name}, and one value is allowed"
+    hint = f"Give {key}= as well, or keep one training in the file." if key else ""
+    return Fault(key=key or written, found=show(second), problem=problem, hint=hint)
+
+
+def show_of(expression: ast.expr) -> str:
+    """Return a short expression as a sentence shows it."""
+    return shortened(ast.unparse(expression), _LONGEST)
+
+
+_LONGEST = 40
+"""Most characters of an expression in a sentence."""
 
 
 def line_text(line: int, where: Where) -> str:
@@ -220,6 +244,43 @@ class Found:
     faults: list[Fault] = field(default_factory=list)
     earlier: list[Fault] = field(default_factory=list)
     """What only a trainer of an earlier release takes."""
+    job: dict[str, object] = field(default_factory=dict)
+    """What else decides how trl reads the values."""
+
+    def state_loaded(self) -> None:
+        """Leave out what trl reads where it loads a model by its name: the script has loaded it."""
+        self.values.pop("model_init_kwargs", None)
+        self.job[IS_LOADED] = True
+
+    def chosen(self, recipes: Sequence[Recipe], recipe: str, name: str) -> Recipe:
+        """Return the recipe that the user chooses, and name those that are not answered."""
+        others = " and ".join(each for each in recipes if each != recipe)
+        text = f"the training of {name} by {recipe} (it also trains by {others}, which recipe= chooses)"
+        self.notes.append(Note(key="", text=text))
+        return Recipe(recipe)
+
+    def refuse_second(self, key: str, first: object, second: object, name: str) -> None:
+        """Refuse a key that the script `name` states twice."""
+        self.faults.append(two_values(KEY_OF.get(key, ""), first, second, name, written=key))
+
+    def refuse_apart(self, configs: Sequence[ast.Call], trainers: Sequence[ast.Call], where: Where) -> None:
+        """Refuse keys that some of several trainings state and others do not: together they would be none of these.
+
+        Args:
+            configs: The calls that make the arguments of trainers.
+            trainers: The calls of trainers. One alone may have its arguments in branches.
+            where: How sentences name a line.
+        """
+        stated = [{keyword.arg: keyword.value for keyword in call.keywords if keyword.arg} for call in configs]
+        keys = dict.fromkeys(key for each in stated for key in each if key in KEY_OF)
+        for key in keys if min(len(configs), len(trainers)) > 1 else ():
+            has = [call for call, each in zip(configs, stated, strict=True) if key in each]
+            if len(has) < len(configs):
+                lacks = next(call for call in configs if call not in has)
+                problem = f"is of one training ({where(has[0].lineno)}) and not of another one ({where(lacks.lineno)})"
+                own, value = KEY_OF[key], next(each[key] for each in stated if key in each)
+                hint = f"Give {own}= as well, or keep one training in the file."
+                self.faults.append(Fault(key=own, found=show_of(value), problem=problem, hint=hint))
 
     def state_entries(self, key: str, expression: ast.expr, literal_or: Callable[[ast.expr, object], object]) -> None:
         """Read the entries of a mapping of which others are no literals."""

@@ -108,6 +108,7 @@ class _Script:
         self._read_parsed()
         for call in (configs := self._configs_read()):
             self._read(call, {})
+        found.refuse_apart(configs, self._called(*self._trainers), self._where)
         for call in () if self._is_of_unsloth else self._called(*self._trainers):
             self._read(call, OF_EARLY_TRAINERS, only=True)
         self._read_sets(configs)
@@ -127,7 +128,8 @@ class _Script:
         assumed = found.assumed(self._name, self._where)
         notes = (*found.notes, *assumed, *self._open(recipe, is_read=bool(configs)))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
-        part = with_unsloth(replace(part, earlier=tuple(found.earlier)), self._tree, self._called, self._arguments)
+        part = replace(part, earlier=tuple(found.earlier), job=found.job)
+        part = with_unsloth(part, self._tree, self._called, self._arguments)
         return with_inner_deepspeed(part)
 
     def _recipe(self) -> Recipe | None:
@@ -135,11 +137,11 @@ class _Script:
         recipes = list(dict.fromkeys(names[called_name(call)] for call in self._called(*names)))
         recipes = recipes or [RECIPES[each] for each in [self._declared.parsed_of_trl] if each]
         if len(recipes) > 1 and self._given.trainer in recipes:
-            recipes = [Recipe(self._given.trainer)]
+            recipes = [self._found.chosen(recipes, self._given.trainer, self._name)]
             self._configs, self._trainers = (by_recipe(each, recipes[0]) for each in (self._configs, self._trainers))
         if len(recipes) > 1:
-            problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
-            self._found.faults.append(self._refused(problem, f"Give recipe={'|'.join(recipes)} as well."))
+            hint, both = f"Give recipe={'|'.join(recipes)} as well.", " and ".join(recipes)
+            self._found.faults.append(self._refused(f"trains by {both}, and one recipe is allowed", hint))
         self._trainers |= dict.fromkeys(self._own_trainers(), recipes[0]) if recipes else {}
         return recipes[0] if recipes else None
 
@@ -269,9 +271,8 @@ class _Script:
         for call in [each for each in self._called(LOADER) if trained is CAUSAL and owner_name(each).endswith(SCORES)]:
             self._found.read_reward_model(call, self._literal_or)
         self._read_trained_model(trained)
-        for call in self._called(*self._trainers):
-            if "model_name_or_path" not in self._found.values:
-                self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
+        for call in () if "model_name_or_path" in self._found.values else self._called(*self._trainers):
+            self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._found.read_rewards(call, self._literal_or)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
@@ -299,8 +300,7 @@ class _Script:
             own = [call for call in self._called(LOADER) if owner_name(call).endswith(classes)]
             loads = tuple(Load(call=call, cast="") for call in own)
         if loads and not trained.is_name:
-            # trl ignores them for a model that is already loaded.
-            self._found.values.pop("model_init_kwargs", None)
+            self._found.state_loaded()
         for load in loads:
             self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             self._read_type(load)
@@ -375,8 +375,7 @@ class _Script:
         value = typed(key, value) if isinstance(value, str) and is_flag(key) else value  # of argparse: "true"
         known = values.setdefault(key, value)
         if known != value and (key in KEY_OF or key in NEUTRAL_VALUES):
-            problem = f"is {show(known)} and {show(value)} in {self._name}, and one value is allowed"
-            self._found.faults.append(Fault(key=key, found=show(value), problem=problem))
+            self._found.refuse_second(key, known, value, self._name)
 
     def _open(self, recipe: Recipe | None, *, is_read: bool) -> Iterator[Note]:
         """Return a note per size that is in none of the calls, and may be stated where they do not say it."""

@@ -13,7 +13,7 @@ from profiler.config.files.file_kinds import assumed_note
 from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
-from profiler.config.scripts.names import ANY, APART, LOADER, called_name, owner_name
+from profiler.config.scripts.names import ANY, APART, LOADER, TRAINERS, called_name, owner_name, two_values
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.kernels import OtherKernels
@@ -33,8 +33,10 @@ _ARGUMENTS = ("TrainingArguments", "UnslothTrainingArguments")
 _OF_TRAINER = ("max_seq_length", "packing")
 """Arguments of early `SFTTrainer`, which Unsloth moves to those of the training."""
 
-_KERNELS = OtherKernels(program="Unsloth 2026.10.9", first_trl="0.18", last_trl="1.15")
-"""Its requirements: `trl!=0.19.0,<=1.15.0,>=0.18.2`."""
+_KERNELS = OtherKernels(
+    program="Unsloth 2026.10.9", first_trl="0.18", last_trl="1.15", recipes=(Recipe.GRPO, Recipe.SFT)
+)
+"""Its requirements, `trl!=0.19.0,<=1.15.0,>=0.18.2`, and the trainers whose patches were read (`models/rl.py`)."""
 
 _FIRST_OF_GRPO = "0.20"
 """Its patch of `GRPOConfig` refuses earlier releases."""
@@ -110,6 +112,9 @@ _BETA = 0.001
 _LOSSES = (None, "nll", "chunked_nll")
 """Losses of SFT that Unsloth computes without all logits; of another one trl keeps them."""
 
+_DECIDED = ("bf16", "fp16", "gradient_checkpointing")
+"""Keys of trl whatever a script states of them."""
+
 _GROWS = ("add_new_tokens", "resize_token_embeddings")
 """Calls that grow the vocabulary; the first one trains the embeddings too."""
 
@@ -143,6 +148,7 @@ class _Found:
     name: str
     """The script, for sentences."""
     values: dict[str, object]
+    trains_again: bool
     notes: list[Note] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
@@ -166,7 +172,10 @@ def with_unsloth(
     loads, adapts = called(LOADER), [call for call in called("get_peft_model") if owner_name(call) == _OWNER]
     if not is_of_unsloth(loads):
         return part
-    found = _Found(name=part.name, values=dict(part.values))
+    if part.recipe is not None and (problem := _KERNELS.problem_of(part.recipe)):
+        problem = f"trains by trl's {part.recipe.in_classes}Trainer, which {problem}"
+        return replace(part, faults=(Fault(key=CONFIG, found=part.name, problem=problem, hint=_HINT),), earlier=())
+    found = _Found(name=part.name, values=dict(part.values), trains_again=len(called(*TRAINERS)) > 1)
     of_loads = [pair for call in loads if owner_name(call) == _OWNER for pair in arguments(call, "model_name")]
     stated = _stated(found, of_loads, _LOADED)
     adapted = _stated(found, [pair for call in adapts for pair in arguments(call, "")], _ADAPTED)
@@ -192,14 +201,16 @@ def with_unsloth(
     variables = _variables(tree)
     if _STANDBY in variables and found.values.get("use_vllm") is True:
         found.values.update(vllm_enable_sleep_mode=True, vllm_gpu_memory_utilization=_STANDBY_SHARE)
-    found.faults += [_of_variable(name) for name in variables if name not in (_STANDBY, *_FREE_VARIABLES)]
+    left = [name for name in variables if name not in (_STANDBY, *_FREE_VARIABLES)]
+    problem = "is a variable of Unsloth that changes its memory in a way that has no bound here"
+    found.faults += [Fault(key=name, found="set", problem=problem) for name in left]
     kernels = replace(_KERNELS, has_mixed_weights=has_own_weights)
     return replace(
         part,
         values=found.values,
         job={"num_processes": 1, **part.job},
         notes=(*_without(part.notes, found), *found.notes),
-        faults=(*part.faults, *found.faults),
+        faults=(*(each for each in part.faults if each.key not in _DECIDED), *found.faults),
         kernels=replace(kernels, first_trl=_FIRST_OF_GRPO) if is_online else kernels,
     )
 
@@ -222,7 +233,8 @@ def _stated(
             problem = "is an argument of Unsloth whose effect on memory is unknown here"
             found.faults.append(Fault(key=name, found=f"line {line % APART}", problem=problem, hint=_HINT))
         elif not is_open:
-            values.setdefault(name, value)
+            if values.setdefault(name, value) != value and name in {*defaults} - {"lora_alpha"} and found.trains_again:
+                found.faults.append(two_values(_KEYS.get(name, name), values[name], value, found.name))
         elif name in defaults:
             text = f"{name}={show(defaults[name])} (Unsloth's default; line {line % APART} has no literal)"
             found.notes.append(Note(key=_KEYS.get(name, ""), text=text, is_open=True))
@@ -253,6 +265,7 @@ _KEYS = {
     "target_modules": "lora_target_modules",
     "max_seq_length": "max_length",
     "load_in_4bit": "tuning",
+    "fast_inference": "use_vllm",
     "use_gradient_checkpointing": "gradient_checkpointing",
     "gpu_memory_utilization": "vllm_gpu_memory_utilization",
 }
@@ -265,8 +278,7 @@ def _read_weights(found: _Found, stated: Mapping[str, object]) -> bool:
     Of most names it loads a checkpoint of its own (`get_model_name`), whose 4 bits leave some layers in 16 bits, but
     of a name that ends in ``-bnb-4bit`` itself.
     """
-    name = stated.get("model_name")
-    name = name if isinstance(name, str) else ""
+    name = given if isinstance(given := stated.get("model_name"), str) else ""
     lower = name.lower()
     is_4bit = stated["load_in_4bit"] is True and stated.get("load_in_16bit") is not True and not lower.endswith("-bf16")
     is_plain = lower.endswith(_PLAIN) and not lower.endswith(_OWN)
@@ -274,11 +286,10 @@ def _read_weights(found: _Found, stated: Mapping[str, object]) -> bool:
         base = name[: -len(next((end for end in (_OWN, _PLAIN) if lower.endswith(end)), "")) or None]
         found.values["model_name_or_path"] = _SHORT_NAMES.get(base.lower().removeprefix("unsloth/"), base)
     found.values.pop("load_in_8bit", None)
-    found.values["load_in_4bit"] = is_4bit
+    found.values.update(load_in_4bit=is_4bit, use_bnb_nested_quant=False)
     if lower.endswith(_PLAIN) and not is_4bit:
         problem = "of a checkpoint in 4 bits lets Unsloth choose another one; give a name without -bnb-4bit"
         found.faults.append(Fault(key="load_in_4bit", found="false", problem=problem))
-    found.values["use_bnb_nested_quant"] = False
     has_own = found.values["load_in_4bit"] is True and not is_plain
     if has_own:
         text = "linear layers in 16 bits as an upper bound (Unsloth's own 4-bit checkpoints keep some so)"
@@ -292,8 +303,10 @@ _SHORT_NAMES = {
     "llama-3-8b": "meta-llama/Meta-Llama-3-8B",
     "llama-3-8b-instruct": "meta-llama/Meta-Llama-3-8B-Instruct",
     "mistral-7b": "mistralai/Mistral-7B-v0.1",
+    "microsoft/phi-4": "unsloth/phi-4",
+    "microsoft/phi-3.5-mini-instruct": "unsloth/Phi-3.5-mini-instruct",
 }
-"""Names by which Unsloth publishes models of others, where they differ (`models/mapper.py`)."""
+"""What Unsloth loads of a model, where that has another name or Unsloth's own layout (`models/mapper.py`)."""
 _OWN, _PLAIN = "-unsloth-bnb-4bit", "-bnb-4bit"
 
 
@@ -303,8 +316,7 @@ def _read_adapter(found: _Found, adapted: Mapping[str, object]) -> None:
     whole = [each for each in _EMBEDDINGS if isinstance(targets, list) and each in targets]
     if isinstance(targets, list) and whole:
         fields["target_modules"] = [each for each in targets if each not in whole]
-        more = fields.get("modules_to_save")
-        fields["modules_to_save"] = [*(more if isinstance(more, list) else []), *whole]
+        fields["modules_to_save"] = [*(more if isinstance(more := fields.get("modules_to_save"), list) else []), *whole]
     values, notes = lora_values(fields, name=found.name)
     found.values.update(values)
     found.notes += notes
@@ -318,9 +330,8 @@ def _read_precision(found: _Found, stated: Mapping[str, object]) -> None:
     if dtype == "float32":
         problem = "is a type whose memory with Unsloth has no bound here; 16 bits and null have"
         found.faults.append(Fault(key="dtype", found=dtype, problem=problem))
-    found.values["dtype"] = "bfloat16"
     found.values.pop("torch_dtype", None)
-    found.values.update(bf16=True, fp16=False)
+    found.values.update(dtype="bfloat16", bf16=True, fp16=False)
     text = "bfloat16, also where float16 is stated or the card has no other type (as many bytes)"
     found.notes.append(Note(key="dtype", text=text))
 
@@ -381,14 +392,9 @@ def _variables(tree: ast.Module) -> list[str]:
     return sorted(each for each in texts if each.startswith(_ENVIRONMENT) and each.replace("_", "A").isalnum())
 
 
-def _of_variable(name: str) -> Fault:
-    problem = "is a variable of Unsloth that changes its memory in a way that has no bound here"
-    return Fault(key=name, found="set", problem=problem)
-
-
 def _without(notes: Sequence[Note], found: _Found) -> tuple[Note, ...]:
     """Return the notes of trl's calls without those of keys that Unsloth decides."""
-    decided = {"dtype", "bf16", "gradient_checkpointing", "tuning", *(note.key for note in found.notes if note.key)}
+    decided = {*_DECIDED, "dtype", "tuning", *(note.key for note in found.notes if note.key)}
     if "model_name_or_path" in found.values:
         decided.add("model")
     return tuple(note for note in notes if note.key not in decided)

@@ -250,8 +250,22 @@ def _is_no_larger_model(smaller: TrialSpec, larger: TrialSpec, architecture_of: 
         return False
     if checkpointing_differs and _tokens(smaller) < _TOKENS_OF_A_RANK * (smaller.lora_rank or 0):
         return False
+    if checkpointing_differs and smaller.distributed_type is DistributedType.FSDP and _tokens(smaller) < _gathered(one):
+        return False
     sizes = zip(_sizes(one, smaller), _sizes(other, larger), strict=True)
     return _family(one) == _family(other) and all(size <= larger_size for size, larger_size in sizes)
+
+
+def _gathered(model: Architecture) -> int:
+    """Return the tokens whose activations outweigh an embedding that FSDP gathers, next to a layer, for its backward.
+
+    With checkpointing the embedding has a backward also where only adapters are trained. Without it the layers have at
+    least 2 x (6 H + 3 I) bytes per token. By hand, deepseek-llm-7b: 102,400 x 4,096 / (29 x (24,576 + 33,024)), 252; an
+    estimate with 4 tokens on 2 GPUs: 9,268,334,379 B without checkpointing and 9,611,604,248 B with it.
+    """
+    layers = max(model.num_hidden_layers - 1, 1)
+    per_token = layers * (6 * model.hidden_size + 3 * model.intermediate_size)
+    return -(-model.vocab_size * model.hidden_size // per_token)
 
 
 def _tokens(spec: TrialSpec) -> int:

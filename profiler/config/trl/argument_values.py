@@ -15,7 +15,7 @@ from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import key_named
 
-OTHER_TRAINERS = ("bco", "cpo", "gkd", "nash_md", "online_dpo", "orpo", "ppo", "prm", "xpo")
+OTHER_TRAINERS = ("bco", "cpo", "gkd", "nash_md", "online_dpo", "orpo", "ppo", "prm", "tpo", "xpo")
 """Trainers of trl, in any version, that have no recipe here, as its command line names them."""
 
 GENERATION_KEYS = frozenset(
@@ -71,6 +71,12 @@ _LACKS: Mapping[Recipe, frozenset[str]] = {
 """Keys of several trainers that the configuration of another one does not have."""
 
 
+_SAY_TRAINER = frozenset({"trainer", "trainer_type", "trainer_name", "method", "training_method", "algorithm"})
+"""Keys of users' own by which a file says its trainer."""
+
+_OF_ANOTHER = f"is a trainer of trl that has no recipe here; the recipes are {', '.join(Recipe)}"
+
+
 class _Other(NamedTuple):
     """A trainer that has no recipe here."""
 
@@ -106,6 +112,10 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
     A file without a key of any trainer is taken for GRPO.
     """
     generates = any(key in GENERATION_KEYS for key in values)
+    for key in () if generates else sorted(_SAY_TRAINER & values.keys()):
+        named = re.sub(r"[_ -]?trainer$", "", show(values[key]).lower().replace("-", "_"))
+        if named in OTHER_TRAINERS:
+            return Recipe.GRPO, [Fault(key=key, found=show(values[key]), problem=_OF_ANOTHER)]
     for other in OTHERS:
         found = sorted(key for key in values if key in other.keys)
         if found and not generates:

@@ -7,7 +7,7 @@ nothing.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import gcd, lcm
+from math import lcm
 
 from profiler.config.notes import Note, Uncounted, not_counted, uncounted_texts
 from profiler.config.options.reading import show
@@ -15,11 +15,15 @@ from profiler.config.trl import argument_keys as trl_effects
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.argument_values import checked_values, recipe_of, short_prompts, trainer_notes
 from profiler.config.trl.parts import (
+    Sharing,
     effects_of,
+    fewest_sharing,
+    fewest_whole,
     reward_models,
     reward_notes,
     sharding_keys,
     sharding_notes,
+    sharing_of,
     uncounted,
     unread_faults,
     with_defaults,
@@ -78,6 +82,8 @@ class TrlReading:
     """What was assumed, and what is not counted."""
     sharding: Mapping[str, object]
     """Keys of the trial that say how FSDP or DeepSpeed shards it, which `point` leaves out."""
+    shares: Sharing | None
+    """What shards it; None if nothing does."""
     left_out: tuple[Note, ...]
     """What an estimate of `point` alone leaves out of that."""
     unknown: tuple[str, ...]
@@ -156,7 +162,8 @@ def read_trl_config(
     return TrlReading(
         point=point,
         notes=notes,
-        sharding=sharding_keys(job),
+        sharding={**sharding_keys(job), **fewest_sharing(job, point, flat)},
+        shares=sharing_of(job),
         left_out=sharding_notes(job),
         unknown=unknown,
         faults=tuple(faults),
@@ -233,20 +240,13 @@ def _processes(flat: Mapping[str, object], point: Mapping[str, object]) -> int:
     steps = point.get("steps_per_generation", point["gradient_accumulation_steps"])
     evaluated = point.get("per_device_eval_batch_size")
     generated = rows * steps if isinstance(rows, int) and isinstance(steps, int) else None
-    counts = [_fewest(group, generated) if flat.get("generation_batch_size") is None else 1]
+    counts = [fewest_whole(group, generated) if flat.get("generation_batch_size") is None else 1]
     if evaluated is not None:
-        counts.append(_fewest(_evaluation_group(flat, point), evaluated))
+        counts.append(fewest_whole(_evaluation_group(flat, point), evaluated))
     shared = point.get("vllm_tensor_parallel_size")
     if flat.get("use_vllm") is True and point.get("vllm_mode") != VllmMode.SERVER and isinstance(shared, int):
         counts.append(max(shared, 1))
     return lcm(*counts)
-
-
-def _fewest(group: object, rows: object) -> int:
-    """Return the number of processes whose `rows` are whole groups: 7 of 32 rows need 7. 1 where one is no count."""
-    if not isinstance(group, int) or not isinstance(rows, int) or group < 1 or rows < 1:
-        return 1
-    return group // gcd(group, rows)
 
 
 def _evaluation_group(flat: Mapping[str, object], point: Mapping[str, object]) -> object:

@@ -9,6 +9,7 @@ trl's own script takes names of functions in `reward_funcs` and a model in `rewa
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd, lcm
 from pathlib import PurePosixPath
 
 from profiler.config.models.lookup import builtin_of_folder, canonical_model
@@ -16,7 +17,7 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF
 from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED
-from profiler.config.trl_releases.facts import NEWEST, Described, defaults_of
+from profiler.config.trl_releases.facts import IS_LOADED, NEWEST, Described, defaults_of
 from profiler.domain.errors import Fault
 from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.recipe import Recipe
@@ -156,10 +157,11 @@ ZERO_KEYS = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 
 IS_LAUNCHED = "is_launched"
 
-JOB_KEYS = ("num_processes", *ZERO_KEYS, *FSDP_KEYS, "deepspeed_file", "accelerate_file", IS_LAUNCHED)
+JOB_KEYS = ("num_processes", *ZERO_KEYS, *FSDP_KEYS, "deepspeed_file", "accelerate_file", IS_LAUNCHED, IS_LOADED)
 """Keys of `JobFile.job`. Those of FSDP and DeepSpeed are counted where they have a closed form, and else named.
 
-The two files are named and not here; `is_launched` is true where a file of accelerate was read.
+The two files are named and not here; `is_launched` is true where a file of accelerate was read, and `is_loaded` where a
+script hands over a model that it has loaded.
 """
 
 _SHARDED_BY_STAGE = {
@@ -265,12 +267,13 @@ def _unread(key: str, program: str, file: str) -> Fault:
 def _zero_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
     """Return what an estimate leaves out that does not count ZeRO."""
     count = job.get("num_processes")
-    gpus = f"{show(count)} GPUs" if count is not None else "the GPUs; num_processes= counts it"
+    gpus = f"{show(count)} GPUs" if count is not None else "the GPUs"
     notes = []
     stage = job.get("zero_stage")
     if isinstance(stage, int) and stage in _SHARDED_BY_STAGE:
-        what = f"{_SHARDED_BY_STAGE[stage]} over {gpus}, and keeps float32 copies of trained weights"
-        notes.append(not_counted(f"what ZeRO-{stage} changes (it shards {what})"))
+        what = f"it shards {_SHARDED_BY_STAGE[stage]} over {gpus}" if count != 1 else _ONE_GPU
+        what += ", and keeps float32 copies of trained weights"
+        notes.append(not_counted(f"what {sharding_name(job)} changes ({what})"))
     for key, what in _OFFLOADED.items():
         if job.get(key) not in (None, "none"):
             notes.append(not_counted(f"that {what} are offloaded ({key}={show(job[key])})"))
@@ -299,4 +302,83 @@ def sharding_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
 def _fsdp_note(job: Mapping[str, object]) -> Note:
     said = ", ".join(f"{key}={show(job[key])}" for key in FSDP_KEYS[1:] if job.get(key) not in (None, False))
     what = f"what FSDP changes ({said})" if said else "what FSDP changes"
-    return not_counted(f"{what}: it shards weights, gradients and optimizer states")
+    shards = "it shards weights, gradients and optimizer states" if job.get("num_processes") != 1 else _ONE_GPU
+    return not_counted(f"{what}: {shards}")
+
+
+_ONE_GPU = "on one GPU it shards nothing"
+
+
+def sharding_name(job: Mapping[str, object]) -> str:
+    """Return what shards the job: ``"ZeRO-3"`` or ``"FSDP"``; empty if nothing does."""
+    stage = job.get("zero_stage")
+    if stage is not None:
+        return f"ZeRO-{stage}" if stage in _SHARDED_BY_STAGE else ""
+    return "FSDP" if sharding_keys(job) else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What a file says of the GPUs that share a job."""
+
+    name: str
+    gpus: object
+    """Their number; None if it is not stated."""
+
+    def noted(self, notes: Sequence[Note], gpus: object) -> list[Note]:
+        """Return the notes with the number of GPUs that is assumed; as they are if None is."""
+        if gpus is None:
+            return list(notes)
+        text = f"num_processes={gpus} (the fewest over which {self.name} shards)"
+        return [*(note for note in notes if note.key != "num_processes"), Note(key="num_processes", text=text)]
+
+    def counted(self, gpus: object) -> str:
+        """Return what a verdict says whose trial has the sharding; empty where the number is stated."""
+        said = f"That is {self.name} on {gpus} GPUs, the fewest that the files allow; num_processes= states yours."
+        return said if self.gpus is None else ""
+
+    def left_out(self, *, without_form: bool) -> str:
+        """Return what a verdict says whose trial leaves the sharding out."""
+        if self.gpus == 1:
+            return f"That leaves out {self.name}, which shards nothing on one GPU."
+        if self.gpus is None and not without_form:
+            return f"That is one GPU without {self.name}: no file states num_processes."
+        one = "one GPU " if self.gpus is None else ""
+        return f"That is {one}without {self.name}, which has no formula for this job."
+
+
+def sharing_of(job: Mapping[str, object]) -> Sharing | None:
+    """Return what shards a job; None if nothing does."""
+    name = sharding_name(job)
+    return Sharing(name=name, gpus=job.get("num_processes")) if name else None
+
+
+def fewest_sharing(
+    job: Mapping[str, object], point: Mapping[str, object], flat: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the keys of the trial on the fewest GPUs that share it, where no file states their number.
+
+    None where other keys need several GPUs already, or where the rows of a generation are none for so many.
+
+    Args:
+        job: How processes share the work.
+        point: The trial on the fewest GPUs that its other keys allow.
+        flat: Keys of trl's files.
+    """
+    if sharding_name(job) == "" or job.get("num_processes") is not None or point.get("num_processes", 1) != 1:
+        return {}
+    parts = job.get("cp_size")
+    gpus = lcm(2, parts) if isinstance(parts, int) and parts > 0 else 2
+    if flat.get("generation_batch_size") is None:
+        return {"num_processes": gpus}
+    steps = point.get("steps_per_generation")
+    if not isinstance(steps, int) or steps % gpus:
+        return {}
+    return {"num_processes": gpus, "steps_per_generation": steps // gpus}
+
+
+def fewest_whole(group: object, rows: object) -> int:
+    """Return the number of processes whose `rows` are whole groups: 7 of 32 rows need 7. 1 where one is no count."""
+    if not isinstance(group, int) or not isinstance(rows, int) or group < 1 or rows < 1:
+        return 1
+    return group // gcd(group, rows)

@@ -10,6 +10,7 @@ from itertools import product
 
 from profiler.config.trl_releases.facts import (
     FIRST_CARD,
+    IS_LOADED,
     OLD_PART,
     RELEASES,
     UNSTATED_DTYPE,
@@ -70,7 +71,12 @@ def _kernel_by(key: str) -> Callable[[Described], object]:
 
 
 _OF_LIGER_LOSS = f"{_CONFIG}, v0.25.0 to v0.27.0, __post_init__; use_liger_loss is removed in v0.28.0"
-_OF_LIGER = f"{_SFT_TRAINER}, v0.14.0, AutoLigerKernelForCausalLM; sft_config.py, v0.17.0, __post_init__"
+_OF_LIGER = f"{_SFT_TRAINER}, v0.14.0, v0.15.0, AutoLigerKernelForCausalLM; sft_config.py, v0.16.0, __post_init__"
+_BY_NAME = "use_liger sets it where trl loads the model by its name"
+
+
+def _kernel_by_name(it: Described) -> object:
+    return it.job.get(IS_LOADED) is not True if it.file.get("use_liger") is True else None
 
 
 def _never(_: Described) -> bool:
@@ -78,8 +84,7 @@ def _never(_: Described) -> bool:
 
 
 def _has_loss(it: Described, types: tuple[str | None, ...]) -> bool:
-    by_liger = it.file.get("use_liger") is True or _by_liger_kernel(it)
-    return not by_liger and it.file.get("loss_type") in types
+    return not _by_liger_kernel(it) and it.file.get("loss_type") in types
 
 
 def _whole_groups(it: Described) -> object:
@@ -221,7 +226,9 @@ def _effects_on_label_loss() -> Iterator[Effect]:
 
 
 def _if_it_has(types: tuple[str | None, ...], logprobs: Logprobs, it: Described) -> object:
-    return logprobs.value if _has_loss(it, types) else None
+    # With `use_liger`, 0.15 computes no accuracy, also where the kernels are not there.
+    made = Logprobs.NLL if it.file.get("use_liger") is True else logprobs
+    return made.value if _has_loss(it, types) else None
 
 
 def _effects_on_logprobs() -> Iterator[Effect]:
@@ -310,7 +317,8 @@ EFFECTS: tuple[Effect, ...] = (
     _effect("vllm_max_model_length", "0.18 to 0.25", _row, _GIVEN, f"{_TRAINER}, v0.18.0 to v0.25.1, max_model_len"),
     _effect("vllm_max_model_length", "0.22 to 0.26", _row, _GIVEN, f"{_RLOO_TRAINER}, v0.22.0, v0.26.2", _ONLY_RLOO),
     _effect("use_liger_kernel", "0.25 to 0.27", _kernel_by("use_liger_loss"), "use_liger_loss sets it", _OF_LIGER_LOSS),
-    _effect("use_liger_kernel", "0.14 to 0.17", _kernel_by("use_liger"), "use_liger sets it", _OF_LIGER, _ONLY_SFT),
+    _effect("use_liger_kernel", "0.14 to 0.15", _kernel_by_name, _BY_NAME, _OF_LIGER, _ONLY_SFT),
+    _effect("use_liger_kernel", "0.16 to 0.17", _kernel_by("use_liger"), "use_liger sets it", _OF_LIGER, _ONLY_SFT),
     *_effects_on_logprobs(),
     *_effects_on_label_loss(),
 )
@@ -371,13 +379,7 @@ UNCOUNTED: tuple[Uncounted, ...] = (
     ),
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
-    _uncounted(
-        "0.23 to 1.14",
-        _is_dft,
-        _DFT_LOGITS,
-        f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss",
-        _SFT,
-    ),
+    _uncounted("0.23 to 1.14", _is_dft, _DFT_LOGITS, f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss", _SFT),
 )
 
 

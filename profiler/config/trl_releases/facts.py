@@ -295,6 +295,10 @@ DTYPE_ALIASES = {
 """``auto`` is the type of the checkpoint, which is bfloat16 for current models, and so is none since transformers 5."""
 
 
+IS_LOADED = "is_loaded"
+"""Key of a job whose script hands over a model that it has loaded."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Described:
     """A job as its files describe it."""

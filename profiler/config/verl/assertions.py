@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from profiler.config.options.reading import show
 from profiler.config.verl.config import VerlReading, sharing_gpus
-from profiler.config.verl.keys import BLOCK, RECOMPUTE
+from profiler.config.verl.keys import BLOCK, RECOMPUTE, ROLLOUT_NAME
 from profiler.config.verl.workers import VerlReader
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.verl import Strategy, VerlJob
+from profiler.domain.verl import ROLLOUT_ENGINES, VLLM, Strategy, VerlJob
 
 _MODEL, _ACTOR, _REF, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "ref", "rollout"))
 
@@ -275,14 +275,14 @@ def _later_batches(subject: _Subject) -> Iterator[str]:
 
 def _later_experts(subject: _Subject) -> Iterator[str]:
     """The engine of 0.9.1 shares experts over all GPUs of a replica, or leaves that to TensorRT-LLM."""
-    if not subject.values.is_later or subject.values.value(f"{_ROLLOUT}.name") == "trtllm":
+    if not subject.values.is_later or subject.job.engine.key == "trtllm":
         return
     size = subject.number(f"{_ROLLOUT}.expert_parallel_size") or 1
     replica = subject.job.rollout_tensor_parallel_size * (subject.number(f"{_ROLLOUT}.data_parallel_size") or 1)
     if size > 1 and size != replica:
         yield f"{_ROLLOUT}.expert_parallel_size={size} must be the {replica} GPUs of its tensor and data parallelism"
     if (subject.number(f"{_ROLLOUT}.moe_tensor_parallel_size") or 1) > 1:
-        yield f"{_ROLLOUT}.moe_tensor_parallel_size is for {_ROLLOUT}.name=trtllm only"
+        yield f"{_ROLLOUT}.moe_tensor_parallel_size is for {ROLLOUT_NAME}=trtllm only"
 
 
 def _later_chunks(subject: _Subject) -> Iterator[str]:
@@ -291,7 +291,7 @@ def _later_chunks(subject: _Subject) -> Iterator[str]:
     Seen where `run_qwen3_4b_fsdp.sh` of v0.9.0 ran emulated. vLLM would refuse the job too (`SchedulerConfig`).
     """
     is_whole = subject.values.value(f"{_ROLLOUT}.enable_chunked_prefill") is False
-    if not subject.values.is_later or not is_whole or subject.values.value(f"{_ROLLOUT}.name") != "vllm":
+    if not subject.values.is_later or not is_whole or subject.job.engine != VLLM:
         return
     context = subject.number(_CONTEXT) or subject.model.max_position_embeddings
     longest = subject.number(f"{_ROLLOUT}.max_model_len") or context
@@ -319,7 +319,15 @@ def _later_adapters(subject: _Subject) -> Iterator[str]:
         yield f"{key}=true with LoRA needs more than one GPU with FSDP 1; one needs {_ACTOR}.strategy=fsdp2"
 
 
+def _engine(subject: _Subject) -> Iterator[str]:
+    """An engine is registered; a library of `model.external_lib` can register further ones, but not this one."""
+    if not subject.job.engine.has_pool:
+        names = ", ".join(key for key, engine in ROLLOUT_ENGINES.items() if engine.has_pool)
+        yield f"{ROLLOUT_NAME}={subject.job.engine.key} is of verl up to 0.5; later ones have {names}"
+
+
 _CHECKS: tuple[Callable[[_Subject], Iterator[str]], ...] = (
+    _engine,
     _long_rows,
     _context,
     _whole_batches,

@@ -8,7 +8,7 @@ from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.verl.effects import changes_memory, effect_notes, lora_notes, other_models, unknown_notes
-from profiler.config.verl.keys import DEFAULTS, is_known, resolved, unknown_faults, unresolved_notes
+from profiler.config.verl.keys import DEFAULTS, engine_of, is_known, resolved, unknown_faults, unresolved_notes
 from profiler.config.verl.workers import (
     ULYSSES,
     VerlReader,
@@ -224,6 +224,7 @@ def _job(reader: VerlReader, tokens: int) -> VerlJob:
         train_batch_size=reader.count("data.train_batch_size"),
         rollout_n=reader.count(f"{_ROLLOUT}.n"),
         rollout_tensor_parallel_size=reader.count(f"{_ROLLOUT}.tensor_model_parallel_size"),
+        engine=engine_of(reader),
         gpu_memory_utilization=reader.number(f"{_ROLLOUT}.gpu_memory_utilization"),
         free_cache_engine=reader.flag(f"{_ROLLOUT}.free_cache_engine"),
         entropy=entropy,

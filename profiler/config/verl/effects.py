@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import FieldReader, show
-from profiler.config.verl.keys import BLOCK, RECOMPUTE
-from profiler.domain.verl import Release, Strategy, VerlJob
+from profiler.config.verl.keys import BLOCK, RECOMPUTE, ROLLOUT_NAME
+from profiler.domain.verl import VLLM, Release, Strategy, VerlJob
 
 _WITHOUT_FORMULA = re.compile(
     r"""
@@ -110,9 +110,6 @@ _NAMES_MODEL = re.compile(
 _SWITCH = re.compile(r"\w+\.\w*(use|enable)\w*")
 """Keys that switch a section of a fork."""
 
-_COUNTED_ENGINES = ("vllm", "sglang")
-"""Rollout engines whose `gpu_memory_utilization` is a share of the card."""
-
 
 def effect_text(key: str, value: object) -> str:
     """Return that the value of a key changes something that is not counted, and what it is."""
@@ -144,8 +141,7 @@ def lora_notes(job: VerlJob, values: FieldReader) -> tuple[Note, ...]:
     is_loaded = "dummy" not in str(values.value(f"{rollout}.load_format"))
     by_layer = values.value(f"{rollout}.layered_summon") is True and not is_merged
     if (is_loaded or is_merged) and (by_layer or job.strategy is Strategy.FSDP2):
-        engine = values.value(f"{rollout}.name")
-        return () if is_merged or engine in (None, "vllm") else (not_counted(f"the adapters of {show(engine)}"),)
+        return () if is_merged or job.engine == VLLM else (not_counted(f"the adapters of {job.engine.title}"),)
     return (not_counted(effect_text(key, job.lora_rank)),)
 
 
@@ -228,9 +224,8 @@ def effect_notes(
 def _engine_notes(flat: Mapping[str, object], job: VerlJob) -> list[Note]:
     """Return what engines change that differ from those that are counted."""
     notes = []
-    name = flat.get("actor_rollout_ref.rollout.name")
-    if name is not None and name not in _COUNTED_ENGINES:
-        notes.append(not_counted(f"what actor_rollout_ref.rollout.name={show(name)} changes"))
+    if not job.engine.takes_share:
+        notes.append(not_counted(effect_text(ROLLOUT_NAME, job.engine.key)))
     for worker in ("actor_rollout_ref.ref", "critic"):
         strategy = flat.get(f"{worker}.strategy")
         if strategy is not None and (strategy == Strategy.MEGATRON.value) is not (job.strategy is Strategy.MEGATRON):

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from profiler.config.notes import Note
-from profiler.config.options.reading import show
+from profiler.config.options.reading import FieldReader, show
 from profiler.domain.errors import Fault, nearest, shortened
 from profiler.domain.text import packed_text
-from profiler.domain.verl import Release
+from profiler.domain.verl import VLLM, Release, RolloutEngine, rollout_engine
 
 VERSIONS: Mapping[Release, str] = {Release.V0_8: "0.8.0.dev", Release.V0_9_1: "0.9.1"}
 """The version of each release whose defaults are stored."""
@@ -30,6 +30,12 @@ ENGINE = "model_engine"
 Sections = Mapping[str, Mapping[str, object]]
 
 _DEFAULTS: Mapping[str, Mapping[str, Sections]] = json.loads(packed_text(Path(__file__).parent, "defaults.json"))
+
+
+def engine_of(reader: FieldReader) -> RolloutEngine:
+    """Return what generates the completions: vLLM where none is stated, which verl before 0.6 has by default."""
+    name = reader.value(ROLLOUT_NAME)
+    return VLLM if name in (None, "", "???") else rollout_engine(show(name))
 
 
 def _by_key(release: Release, *parts: str) -> dict[str, object]:
@@ -56,6 +62,7 @@ The gradients of Megatron go to the host with the weights, in all of them.
 
 
 ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout", "model"))
+ROLLOUT_NAME = f"{ROLLOUT}.name"
 
 RECOMPUTE = "megatron.override_transformer_config.recompute"
 """The start of Megatron-Core's own keys of recomputation, in the section of a worker."""

@@ -12,7 +12,7 @@ from profiler.domain.models.llama import GEMMA, GEMMA_4, LLAMA
 from profiler.domain.models.others import OTHERS, VISION
 from profiler.domain.models.qwen import QWEN2, QWEN3
 
-__all__ = ["BUILTIN_MODELS", "VISION_MODELS", "BuiltinModel", "find_builtin"]
+__all__ = ["BUILTIN_MODELS", "REPUBLISHERS", "VISION_MODELS", "BuiltinModel", "find_builtin"]
 
 _TOWER_HEADS = {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 72}
 
@@ -386,10 +386,10 @@ VISION_MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in VISI
 _BY_HUB_ID = {hub_id.lower(): model for model in (*_MODELS, *VISION) for hub_id in model.hub_ids}
 
 
-_BY_TAIL = {hub_id.rpartition("/")[2]: model for hub_id, model in _BY_HUB_ID.items()}
+REPUBLISHERS = ("unsloth/", "nousresearch/")
+"""Owners on the hub who publish checkpoints of others again, under the same name. Hub ids of theirs differ from it."""
 
-_MIRRORS = ("unsloth", "nousresearch")
-"""Owners on the hub who publish checkpoints of others again, under the same name."""
+_BY_TAIL = {key.rpartition("/")[2]: model for key, model in _BY_HUB_ID.items() if not key.startswith(REPUBLISHERS)}
 
 
 def find_builtin(model: str) -> BuiltinModel | None:
@@ -397,4 +397,4 @@ def find_builtin(model: str) -> BuiltinModel | None:
     key = model.lower()
     owner, _, tail = key.rpartition("/")
     named = BUILTIN_MODELS.get(key) or VISION_MODELS.get(key)
-    return named or _BY_HUB_ID.get(key) or (_BY_TAIL.get(tail) if owner in _MIRRORS else None)
+    return named or _BY_HUB_ID.get(key) or (_BY_TAIL.get(tail) if f"{owner}/" in REPUBLISHERS else None)

@@ -161,6 +161,8 @@ LLAMA = (
         hub_ids=(
             "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
             "TinyLlama/TinyLlama_v1.1",
+            "unsloth/tinyllama",
+            "unsloth/tinyllama-chat",
         ),
         parameters=1_100_048_384,
         config={

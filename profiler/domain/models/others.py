@@ -152,6 +152,43 @@ OTHERS = (
             "pad_token_id": 100349,
         },
     ),
+    # Of the next two Unsloth has split the fused projections of Phi, and named the tensors as Llama's. Source: outputs
+    # of `nb/Phi_4-Conversational.ipynb` and `nb/Phi_3.5_Mini-Conversational.ipynb` of unslothai/notebooks, "Fast Llama
+    # patching"; 65,536,000 and 29,884,416 values of adapters of rank 16 are those of seven projections of a layer.
+    BuiltinModel(
+        name="unsloth-phi-4",
+        hub_ids=("unsloth/phi-4",),
+        parameters=14_659_507_200,
+        config={
+            "model_type": "llama",
+            "hidden_size": 5120,
+            "intermediate_size": 17920,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 10,
+            "vocab_size": 100352,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 16384,
+            "rms_norm_eps": 1e-05,
+        },
+    ),
+    BuiltinModel(
+        name="unsloth-phi-3.5-mini",
+        hub_ids=("unsloth/Phi-3.5-mini-instruct",),
+        parameters=3_821_079_552,
+        config={
+            "model_type": "llama",
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "vocab_size": 32064,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-05,
+        },
+    ),
     BuiltinModel(
         name="mixtral-8x7b",
         hub_ids=(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from profiler.domain.cards.gpu import Chip
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Dtype, TrialSpec, Tuning
 
 
@@ -67,10 +68,18 @@ class OtherKernels:
     first_trl: str
     """The first release of trl that it runs on."""
     last_trl: str
+    recipes: tuple[Recipe, ...] = ()
+    """The trainers whose patches were read, so that there are bounds."""
     has_mixed_weights: bool = False
     """Whether linear layers of 4-bit weights may be in 16 bits, as in checkpoints that the program chooses itself."""
     counts_everything: bool = True
     """Whether all that the job states is counted; else a bound from above does not hold."""
+
+    def problem_of(self, recipe: Recipe) -> str:
+        """Return why a trainer has no bounds; empty if it has."""
+        if recipe in self.recipes:
+            return ""
+        return f"is a trainer whose changes by {self.program} have no bound here; one of {', '.join(self.recipes)} has"
 
 
 @dataclass(frozen=True, kw_only=True)

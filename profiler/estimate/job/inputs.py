@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from profiler.config.models.lookup import builtin_architecture, taken_by_name, taken_text
+from profiler.config.models.lookup import builtin_architecture, remembered, taken_by_name, taken_text
 from profiler.config.notes import SIZES, Note, note_lines
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
@@ -30,6 +30,7 @@ from profiler.estimate.job.counting import (
 from profiler.storage.foreign.model_config import is_local
 
 if TYPE_CHECKING:  # What reads files takes 60 ms to import, and many jobs are described by keys alone.
+    from profiler.config.trl.config import TrlReading
     from profiler.config.trl.interval import TrlVariant
     from profiler.config.trl.parts import JobFile
     from profiler.config.verl.sources import VerlSource
@@ -56,6 +57,10 @@ class ShardedInputs:
 
     keys: Mapping[str, object]
     notes: tuple[str, ...]
+    said: str = ""
+    """What a verdict says of the number of GPUs, where no file states it."""
+    left_out: str = ""
+    """The same without the sharding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +193,7 @@ def _inputs(
         keys.update({**reading.point, **part.trial})
         settled = {*command.keys, *command.axes}
         of_file = {fault.key for fault in part.faults}  # They know more of the file than its keys say.
-        found = (*(fault for fault in reading.faults if fault.key not in of_file), *part.faults)
+        found = *(fault for fault in reading.faults if fault.key not in of_file), *part.faults
         faults += [fault for fault in found if fault.key not in settled]
         faults += _foreign_faults(part, strict=command.options.strict)
         unknown = () if command.options.strict else (*reading.unknown, *part.unknown)
@@ -208,17 +213,13 @@ def _inputs(
     if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
         notes.append(Note(key="", text=capability_note(show(keys["gpu"]))))
     stated = {*command.keys, *command.axes}
-    if keys["backend"] == "auto":
-        keys["backend"] = Backend.SIMULATED.value
+    keys["backend"] = Backend.SIMULATED.value if keys["backend"] == "auto" else keys["backend"]
     notes = [note for note in notes if note.key not in stated and not (with_evaluations and note.is_evaluation)]
-    lines, sharded = note_lines(notes), None
-    if reading is not None and reading.left_out and "distributed_type" not in stated:
-        own_keys = {key: value for key, value in reading.sharding.items() if key not in stated}
-        sharded = ShardedInputs(keys={**keys, **own_keys}, notes=lines)
-        lines = note_lines([*notes, *reading.left_out])
+    left_out = reading.left_out if reading is not None and "distributed_type" not in stated else ()
+    sharded = _sharded(reading, keys, notes, stated) if reading is not None and left_out else None
     return Inputs(
         keys=keys,
-        notes=lines,
+        notes=note_lines([*notes, *left_out]),
         sharded=sharded,
         stated=frozenset(stated),
         ignored=_ignored_line(unknown),
@@ -227,6 +228,22 @@ def _inputs(
         releases=variant.releases if variant is not None else (),
         kernels=_kernels(part, notes),
         whole_rows=reading is not None and _ENGINE_ROW in reading.taken and _ENGINE_ROW not in stated,
+    )
+
+
+def _sharded(
+    reading: "TrlReading", keys: Mapping[str, object], notes: Sequence[Note], stated: Collection[str]
+) -> ShardedInputs:
+    """Return the keys and notes of the job as it is sharded, on the fewest GPUs where no number is stated."""
+    own = {**keys, **{key: value for key, value in reading.sharding.items() if key not in stated}}
+    gpus = None if "num_processes" in stated else reading.sharding.get("num_processes")
+    if (shares := reading.shares) is None:
+        return ShardedInputs(keys=own, notes=note_lines(notes))
+    return ShardedInputs(
+        keys=own,
+        notes=note_lines(shares.noted(notes, gpus)),
+        said=shares.counted(own.get("num_processes")),
+        left_out=shares.left_out(without_form=gpus is not None),
     )
 
 
@@ -329,25 +346,7 @@ def architecture_lookup(
     def read(model: str) -> Architecture:
         return read_and_counted(load_model(model), model=model, count=count)
 
-    return _remembered(lambda model: builtin_architecture(model) or read(model))
-
-
-def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
-    """Return `architecture_of` with each model read once, also if it cannot be read."""
-    found: dict[str, Architecture | UsageError] = {}
-
-    def remembered(model: str) -> Architecture:
-        if model not in found:
-            try:
-                found[model] = architecture_of(model)
-            except UsageError as error:
-                found[model] = error
-        result = found[model]
-        if isinstance(result, UsageError):
-            raise UsageError(result.faults)
-        return result
-
-    return remembered
+    return remembered(lambda model: builtin_architecture(model) or read(model))
 
 
 def job_files(command: Command) -> JobFiles:

@@ -99,6 +99,8 @@ class Candidate:
     spec: TrialSpec
     notes: tuple[str, ...]
     releases: tuple[str, ...]
+    said: str = ""
+    """What its verdict says of the GPUs that share it; empty where all is stated and counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,7 @@ class ParsedTrial:
     notes: tuple[str, ...]
     """What was assumed; a sentence each."""
     decided_by: str = ""
-    """The sentence that names the releases of trl that the answer is for; empty if all give the same."""
+    """Sentences that go with the verdict: the releases of trl that it is for where they differ, and its GPUs."""
     kernels: OtherKernels | None = None
     """As of `Inputs`."""
 
@@ -127,8 +129,9 @@ def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial
         f"That is with trl {spans_text(chosen.releases)}, the dearest of the releases that the file can be for."
     )
     if common.kernels is not None:
-        return ParsedTrial(spec=chosen.spec, notes=chosen.notes, kernels=common.kernels)
-    return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=decided_by if peaks else "")
+        return ParsedTrial(spec=chosen.spec, notes=chosen.notes, decided_by=chosen.said, kernels=common.kernels)
+    said = " ".join(filter(None, (chosen.said, decided_by if peaks else "")))
+    return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=said)
 
 
 def dearest_spec(common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf) -> TrialSpec:
@@ -189,6 +192,7 @@ def _candidate(
                     spec=known,
                     notes=_notes(inputs.sharded.notes, spec, known, architecture_of),
                     releases=inputs.releases,
+                    said=inputs.sharded.said,
                 )
     faults = list(inputs.faults)
     try:
@@ -200,7 +204,12 @@ def _candidate(
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     known = (with_form(spec, architecture_of) if inputs.releases else None) or spec
-    return Candidate(spec=known, notes=_notes(inputs.notes, spec, known, architecture_of), releases=inputs.releases)
+    return Candidate(
+        spec=known,
+        notes=_notes(inputs.notes, spec, known, architecture_of),
+        releases=inputs.releases,
+        said=inputs.sharded.left_out if inputs.sharded is not None else "",
+    )
 
 
 def with_form(spec: TrialSpec, architecture_of: ArchitectureOf) -> TrialSpec | None:

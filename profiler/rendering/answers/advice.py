@@ -182,7 +182,7 @@ def _with_margin(margin: float) -> str:
 
 
 def _card_object(card: CardVerdict) -> dict[str, object]:
-    return {"verdict": card.fit.value, "least_bytes": card.least_bytes, "needed_bytes": card.needed_bytes}
+    return {"verdict": card.word, "least_bytes": card.least_bytes, "needed_bytes": card.needed_bytes}
 
 
 def _step_object(step: AdvisedStep) -> dict[str, object]:

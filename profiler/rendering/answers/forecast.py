@@ -244,7 +244,7 @@ def lengths_sentence(found: NeedByLengths, path: str, spec: TrialSpec) -> str:
 def lengths_object(found: NeedByLengths) -> list[dict[str, object]]:
     """Return the same as values of JSON."""
     return [
-        {"part_of_steps": part, "needed_bytes": card.needed_bytes, "verdict": card.fit.value, **asdict(widths)}
+        {"part_of_steps": part, "needed_bytes": card.needed_bytes, "verdict": card.word, **asdict(widths)}
         for part, (widths, card) in found.items()
     ]
 
@@ -336,7 +336,7 @@ def forecast_object(forecast: Forecast) -> dict[str, object]:
         else {
             "peak_allocated_bytes": worst.peak_allocated_bytes,
             "peak_reserved_bytes": worst.peak_reserved_bytes,
-            "verdict": worst.fit.value,
+            "verdict": worst.word,
         },
         "learnt": None if forecast.learnt is None else asdict(forecast.learnt),
         "lengths": [

@@ -229,9 +229,9 @@ def _decided(answer: KeyAnswer) -> list[str]:
 
 def _needs(card: CardVerdict) -> str:
     if card.fit is Fit.NO_KERNEL:
-        return f"{card.fit.value}: {card.missing.name if card.missing else ''}"
+        return f"{card.word}: {card.missing.name if card.missing else ''}"
     if card.fit is Fit.NO_ENGINE:
-        return card.fit.value
+        return card.word
     whole, left = gib_text(card.gpu.memory_bytes), card.left_bytes
     if card.fit is Fit.TOO_LARGE:
         return f"needs at least {gib_text(card.least_bytes)} of {whole}"
@@ -292,7 +292,7 @@ def _choice_object(answer: ChoiceAnswer) -> dict[str, object]:
     choices = [
         {
             "value": each.value,
-            "verdict": None if each.verdict is None else each.verdict.fit.value,
+            "verdict": None if each.verdict is None else each.verdict.word,
             "reason": each.refusal if each.verdict is None else each.verdict.refusal_text,
             "needed_bytes": None if each.verdict is None else each.verdict.needed_bytes,
             "memory_bytes": None if each.verdict is None else each.verdict.gpu.memory_bytes,
@@ -397,4 +397,4 @@ def _number(value: object) -> str:
 def _needed(verdict: CardVerdict | None) -> str:
     if verdict is None:
         return ""
-    return verdict.fit.value if not verdict.starts else gib_number(verdict.needed_bytes)
+    return verdict.word if not verdict.starts else gib_number(verdict.needed_bytes)

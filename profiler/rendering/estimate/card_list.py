@@ -47,7 +47,7 @@ def card_list_json(
     found = [
         {
             "gpu": card.gpu.name,
-            "fit": card.fit.value,
+            "fit": card.word,
             "memory_bytes": card.gpu.memory_bytes,
             "least_bytes": card.least_bytes,
             "needed_bytes": card.needed_bytes,
@@ -79,13 +79,13 @@ def _verdict(card: CardVerdict) -> str:
         case Fit.TIGHT:
             return f"tight, depending on {gib_text(-card.left_bytes)}"
         case Fit.UNDECIDED:
-            return f"{card.fit.value}, up to {gib_text(-card.left_bytes)} missing"
+            return f"{card.word}, up to {gib_text(-card.left_bytes)} missing"
         case Fit.TOO_LARGE:
             return f"does not fit, {gib_text(card.least_bytes - card.gpu.memory_bytes)} missing"
         case Fit.NO_ENGINE:
-            return card.fit.value
+            return card.word
         case Fit.NO_KERNEL:
-            return f"{card.fit.value}: {card.missing.name}" if card.missing else card.fit.value
+            return f"{card.word}: {card.missing.name}" if card.missing else card.word
 
 
 def price_text(price: Price | None) -> str:

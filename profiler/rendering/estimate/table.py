@@ -11,7 +11,7 @@ from profiler.analytical.explanation.explained import (
 from profiler.analytical.replayed.trial import has_replay
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu_names import gpu_named
-from profiler.domain.memory import Origin, Phase, gib_text
+from profiler.domain.memory import Category, Origin, Phase, gib_text
 from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.labels import constructed_words, sharding_word
 from profiler.domain.trials.recipe import Recipe
@@ -171,16 +171,25 @@ def _rows(spec: TrialSpec) -> str:
     return f"{count} of {prompt}{spec.longest} tokens"
 
 
-def phase_table(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> Table:
-    """Return the largest instant of each phase, and below it the categories with what they are made of."""
-    return Table(PHASE_COLUMNS, [row for each in phases for row in _phase_rows(each, peak_phase)], has_titles=False)
+def phase_table(
+    phases: Sequence[ExplainedPhase], peak_phase: Phase, titles: Mapping[Category, str] = CATEGORY_TITLES
+) -> Table:
+    """Return the largest instant of each phase, and below it the categories with what they are made of.
+
+    Args:
+        phases: Those that are shown.
+        peak_phase: The phase of the peak.
+        titles: Of categories; others have that of any trial.
+    """
+    rows = [row for each in phases for row in _phase_rows(each, peak_phase, {**CATEGORY_TITLES, **titles})]
+    return Table(PHASE_COLUMNS, rows, has_titles=False)
 
 
-def _phase_rows(phase: ExplainedPhase, peak_phase: Phase) -> Iterator[Row]:
+def _phase_rows(phase: ExplainedPhase, peak_phase: Phase, titles: Mapping[Category, str]) -> Iterator[Row]:
     mark = "  <- the peak" if phase.phase is peak_phase else ""
     yield phase.phase.value, gib_number(phase.peak_allocated_bytes), f"{phase.instant.value}{mark}"
     for share in phase.shares:
-        title = Cell(text=CATEGORY_TITLES[share.category], is_part=True)
+        title = Cell(text=titles[share.category], is_part=True)
         yield title, gib_number(share.size_bytes), share.short_form
 
 
@@ -341,7 +350,7 @@ def estimate_json(
         "gpus": [
             {
                 "gpu": card.gpu.name,
-                "verdict": card.fit.value,
+                "verdict": card.word,
                 "reason": card.refusal_text,
                 **({"engine": card.server} if card.server else {}),
                 "memory_bytes": card.gpu.memory_bytes,

@@ -6,7 +6,7 @@ from profiler.analytical.baselines import CLAIMED_GB, REPORT_ROWS, BaselineView,
 from profiler.analytical.explanation.boundary import VerlFit, verl_phases
 from profiler.analytical.explanation.explained import Fit
 from profiler.analytical.timeline.recipes.verl import VerlEstimate
-from profiler.domain.memory import Origin, Phase, gib_text
+from profiler.domain.memory import Category, Origin, Phase, gib_text
 from profiler.domain.verl import Strategy, VerlJob
 from profiler.rendering.document import Align, Block, Column, Details, Document, Section, Table, Text, paragraphs
 from profiler.rendering.estimate.table import (
@@ -48,7 +48,7 @@ def verl_table(
     blocks: list[Block] = [
         paragraphs(*_verdict(fit), _lengths(fit)),
         paragraphs(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"),
-        Section("", [phase_table(shown, peak_phase)]),
+        Section("", [phase_table(shown, peak_phase, {Category.ENGINE: found.job.engine.title})]),
         paragraphs(_peaks(found, peak_phase), others, _pool(found)),
         *([paragraphs(*notes)] if notes else ()),
         Section("", _baseline(baseline)),
@@ -70,10 +70,10 @@ def verl_json(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: 
         "peak_phase": found.peak_phase.value,
         "peak_bytes": found.peak_bytes,
         "training_peak_bytes": found.training_peak_bytes,
-        "fit": fit.fit.value,
+        "fit": fit.word,
         **({"reasons": list(fit.reasons)} if fit.reasons else {}),
         **({"no_engine": fit.card.no_engine} if fit.card.no_engine else {}),
-        **({"fit_of_counted": fit.counted.value} if fit.counted is not None else {}),
+        **({"fit_of_counted": fit.card.word} if fit.counted is not None else {}),
         "longest_row": fit.longest_row,
         "mean_row_that_fits": fit.fits_up_to,
         "mean_row_that_is_tight": fit.tight_up_to,
@@ -101,6 +101,8 @@ def _title(job: VerlJob) -> str:
 
 
 def _pool(found: VerlEstimate) -> str:
+    if not found.job.engine.has_pool:
+        return ""
     return (
         f"The pool holds {gib_text(found.engine_weights_bytes)} of weights; a KV cache for all sequences at once would "
         f"need {gib_text(found.kv_demand_bytes)}, and the engine serves as many as fit."

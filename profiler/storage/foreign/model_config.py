@@ -6,10 +6,11 @@ Hashes of them are part of the trial's id: an edited file is a new trial.
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from profiler.config.foreign_text import MOST_JSON_BYTES, ForeignTextError, parse_json
-from profiler.config.models.lookup import builtin_of_folder, suggested_model
+from profiler.config.models.lookup import builtin_of_folder, hub_id_of, suggested_model
 from profiler.config.trials.identity import config_hash
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
@@ -39,9 +40,10 @@ def load_model_config(model: str, *, download: Callable[[str], Path] | None = No
     local = _local_file(model)
     if local is not None:
         return _read_json(local, model)
-    if not _HUB_ID.fullmatch(model):
+    hub_id = hub_id_of(model)
+    if not _HUB_ID.fullmatch(hub_id):
         raise _unknown(model)
-    return _read_json((download or _download)(model), model)
+    return _read_json((download or _download)(hub_id), hub_id)
 
 
 def check_weights(model: str) -> None:
@@ -108,6 +110,10 @@ def _download(hub_id: str) -> Path:
     try:
         return hub_file(hub_id, _FILE_NAME)
     except HubError as error:
+        # An early client has kept it under the name without an owner.
+        if (early := hub_id.rpartition("/")[2]) != hub_id and hub_id_of(early) == hub_id:
+            with suppress(HubError):
+                return hub_file(early, _FILE_NAME)
         no_network = f"A local folder with its {_FILE_NAME} needs no network."
         hint = suggested_model(hub_id, _builtin_hub_ids()) or f"{no_network}{_by_name(hub_id)}"
         raise _fault(hub_id, f"its {_FILE_NAME} is unavailable from the hub ({error})", hint) from error

@@ -154,7 +154,8 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     if adapter not in (None, "", "lora", "qlora"):
         yield refused("adapter", adapter, "has no formula here; only lora, qlora or none")
     elif bits != (adapter == "qlora"):
-        yield refused("load_in_4bit", leaves.get("load_in_4bit"), f"does not go with adapter={adapter} in {_NAME}")
+        problem = f"does not go with adapter={adapter} in {_NAME}, which quantises with qlora alone"
+        yield refused("load_in_4bit", leaves.get("load_in_4bit"), problem, "Change one of them.")
     if adapter in ("lora", "qlora"):
         for key in ("lora_r", "lora_alpha"):
             if leaves.get(key) is None:
