@@ -332,13 +332,9 @@ def simulated(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
 def _side(value: int, record: TrialRecord | None) -> SimulatedSide:
     if record is None:
         return SimulatedSide(value=value, status=Status.FAILED, needed_bytes=None, message="no record")
-    outcome, unlimited, context = record.outcome, record.outcome.unlimited, record.outcome.card.context_bytes
+    outcome = record.outcome
     return SimulatedSide(
-        value=value,
-        status=outcome.status,
-        needed_bytes=outcome.needed_bytes,
-        message=outcome.verdict.message,
-        tensors_bytes=None if unlimited is None or context is None else unlimited.required_allocated_bytes + context,
+        value=value, status=outcome.status, needed_bytes=outcome.needed_bytes, message=outcome.verdict.message
     )
 
 
@@ -388,13 +384,6 @@ class Confirmation:
             self._known.update({side.value: side for side in self._simulate(new)})
 
     def left_bytes(self, spec: TrialSpec) -> float:
-        """Return what a trial that was simulated leaves of its card and the margin; negative if it needs more.
-
-        Of a card that is full, although the tensors have room, it is what they leave: the fragments of one value say
-        nothing of those of another.
-        """
+        """Return what a trial that was simulated leaves of its card and the margin; negative if it needs more."""
         side = self._known[getattr(spec, self._key)]
-        memory_bytes = gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin)
-        if side.status is Status.OOM and side.tensors_bytes is not None and side.tensors_bytes < memory_bytes:
-            return memory_bytes - side.tensors_bytes
-        return memory_bytes - (side.needed_bytes or 0)
+        return gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin) - (side.needed_bytes or 0)

@@ -106,11 +106,15 @@ def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowe
         (90, 100, 1.0, 0.0, [[100, 101], [90, 91]]),
         (100, 100, 1.0, 0.0, [[100, 101]]),
         (47, 45, 1.0, 1 / 128, [[45, 46], [47, 48]]),
-        # A 128th of 10,000 is 78: that far apart from the guess, then from the end of the line, then a third of it.
-        (9_300, 10_000, 1.0, 1 / 128, [[9_922, 10_078], [9_228, 9_372], [9_276, 9_324]]),
-        (10_700, 10_000, 1.0, 1 / 128, [[9_922, 10_078], [10_617, 10_783], [10_673, 10_728]]),
-        # A tenth of what a value needs leads to 3,707, and the line through 3,736 and 9,922 to 9,300.
-        (9_300, 10_000, 0.1, 1 / 128, [[9_922, 10_078], [3_679, 3_735], [9_271, 9_329]]),
+        # Nothing is between 30 and 32 but 31: the value below it is asked as well.
+        (30, 32, 9.0, 1 / 128, [[32, 33], [30, 31]]),
+        # A 128th of 10,000 is 78: three times 77 around the guess, then around the end of the line; a third of it.
+        (9_300, 10_000, 1.0, 1 / 128, [[9_885, 10_116], [9_194, 9_407], [9_265, 9_336]]),
+        (10_700, 10_000, 1.0, 1 / 128, [[9_885, 10_116], [10_577, 10_823], [10_659, 10_741]]),
+        # Both values need more for each than was expected: the line is theirs.
+        (9_300, 10_000, 0.6, 1 / 128, [[9_885, 10_116], [9_194, 9_407], [9_265, 9_336]]),
+        # A tenth was expected, of which two values change no more than 2.5 times: that leads to 7,553.
+        (9_300, 10_000, 0.1, 1 / 128, [[9_885, 10_116], [7_462, 7_633], [9_213, 9_387], [9_271, 9_329]]),
     ],
 )
 def test_two_values_are_judged_where_nothing_is_left(largest, guess, per_value, precision, rounds):

@@ -12,9 +12,11 @@ from simulating import LORA, Simulated, simulate
 from transformers import Qwen2Model
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
+from profiler.simulation.tracing import host_values
 
 TINY = dict(BUILTIN_MODELS["tiny"].config)
 QWEN3 = TINY | {"model_type": "qwen3", "head_dim": 16}
@@ -261,6 +263,23 @@ def test_neutral_blocks_change_nothing_on_a_card(keys: dict[str, Any]) -> None:
         assert few.peak_allocated_bytes == every.peak_allocated_bytes, config
         assert few.peak_reserved_bytes == every.peak_reserved_bytes, config
         assert few.peak_inactive_split_bytes == every.peak_inactive_split_bytes, config
+
+
+FEW = 512
+"""Fewer than the ids of 16 rows of 38 tokens."""
+
+
+def test_ids_of_many_rows_are_kept_so_that_a_rollout_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout of 1,024 rows of 1,024 tokens had no end: no more had values than of positions by positions."""
+    monkeypatch.setattr(host_values, "_MOST_ELEMENTS", FEW)
+    assert simulate(**ONE_MICRO_BATCH, max_completion_length=30, steps=1).decoding.steps_extrapolated
+
+
+def test_a_rollout_of_too_many_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_values, "_MOST_TOKENS", FEW)
+    monkeypatch.setattr(host_values, "_MOST_ELEMENTS", FEW)
+    with pytest.raises(UnsupportedTrialError, match=r"^A rollout of 16 rows of \d+ tokens does not end"):
+        simulate(**ONE_MICRO_BATCH, max_completion_length=30, steps=1)
 
 
 def test_a_run_repeated_is_the_same_event_by_event() -> None:

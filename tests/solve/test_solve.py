@@ -458,33 +458,20 @@ def test_lengths_that_the_prompt_fills_do_not_end_the_search(capsys):
     assert answer["largest"] > 512
 
 
-def _full_card(*, tensors_gib: int) -> Confirmation:
-    """Return what is known after a trial that needs 30 GiB of the card's 24, of which tensors take some."""
-
-    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
-        return [
-            SimulatedSide(
-                value=value,
-                status=Status.OOM,
-                needed_bytes=30 * 2**30,
-                message="",
-                tensors_bytes=tensors_gib * 2**30,
-            )
-            for value in specs
-        ]
-
-    known = Confirmation("max_completion_length", simulate, 0.0, looks_ahead=True)
-    known.simulate([FULL])
-    return known
-
-
 FULL = replace(SPEC, gpu="rtx-4090-24gb")
 
 
-@pytest.mark.parametrize(("tensors_gib", "counted"), [(20, 20), (25, 30)])
-def test_a_card_full_of_fragments_leaves_what_tensors_do(tensors_gib, counted):
+@pytest.mark.parametrize("margin", [0.0, 0.25])
+def test_a_full_card_lacks_what_it_would_need(margin):
+    """Of the card's 24 GiB the trial needs 30, with its fragments."""
+
+    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+        return [SimulatedSide(value=value, status=Status.OOM, needed_bytes=30 * 2**30, message="") for value in specs]
+
+    known = Confirmation("max_completion_length", simulate, margin, looks_ahead=True)
+    known.simulate([FULL])
     memory_bytes = KNOWN_GPUS["rtx-4090-24gb"].memory_bytes
-    assert _full_card(tensors_gib=tensors_gib).left_bytes(FULL) == memory_bytes - counted * 2**30
+    assert known.left_bytes(FULL) == memory_bytes * (1 - margin) - 30 * 2**30
 
 
 def test_the_first_guess_follows_both_sides():

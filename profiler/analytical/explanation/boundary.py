@@ -142,8 +142,7 @@ class _Values(Generic[Answer]):
 
     def boundary(self, largest: int | None, beyond: int | None) -> Boundary[Answer]:
         """Return the boundary between two allowed values."""
-        sides = (None if value is None else self.known(value) for value in (largest, beyond))
-        at_largest, at_beyond = sides
+        at_largest, at_beyond = (None if value is None else self.known(value) for value in (largest, beyond))
         return Boundary(largest=largest, at_largest=at_largest, beyond=beyond, at_beyond=at_beyond)
 
     def following(self, value: int, ceiling: int | None = None) -> int | None:
@@ -178,8 +177,7 @@ class _Values(Generic[Answer]):
 
     def _last(self, floor: int) -> int | None:
         """Return the largest allowed value above `floor`, where allowed values end somewhere between."""
-        found, refused = None, self._maximum + 1
-        bottom = floor
+        found, bottom, refused = None, floor, self._maximum + 1
         while refused - bottom > 1:
             middle = (bottom + refused) // 2
             allowed = self.following(middle, refused)
@@ -197,26 +195,24 @@ class _Nearing(Generic[Answer]):
         self._values, self._judge, self._precision = values, judge, precision
         self._low: int | None = None
         self._high: int | None = None
-        self._rounds_on_one_side = 0
+        self._asked: Sequence[int] = ()
+        self._rounds_on_one_side = self._widened = 0
         self._width_before: int | None = None
 
     def found(self, guess: int) -> Boundary[Answer]:
         """Return the boundary."""
-        target, apart = guess, self._apart(guess)
-        while pair := self._pair(target, apart):
+        where = guess, self._apart(guess)
+        while not self._is_near_enough and (pair := self._pair(*where)):
             self._ask(pair)
-            if self._is_near_enough:
-                break
-            target, apart = self._next()
+            where = self._next()
         return self._values.boundary(self._low, self._high)
 
     def _precise(self, value: int) -> int:
         return max(1, int(self._precision * value))
 
     def _apart(self, value: int) -> int:
-        """Return how far apart two values are asked: neighbours, or twice what is near enough (our choice)."""
-        near_enough = self._precise(value)
-        return near_enough if near_enough == 1 else 2 * near_enough
+        """Return how far apart two values are asked: neighbours, or so that a third of it is near enough."""
+        return max(1, 3 * (self._precise(value) - 1))
 
     @property
     def _is_near_enough(self) -> bool:
@@ -230,11 +226,13 @@ class _Nearing(Generic[Answer]):
         if one is None:
             return ()
         other = self._values.near(target - apart // 2 + apart, one, self._high)
-        return [one] if other is None else [one, other]
+        is_spare = other is None and self._judge.together is not None
+        below = self._values.near(one - apart, self._low, one) if is_spare else None
+        return [each for each in (below, one, other) if each is not None]
 
     def _ask(self, values: Sequence[int]) -> None:
         """Move both sides by what fits of some values, ascending; of two that should fit one alone is asked."""
-        answers = [self._values.known(value) for value in values]
+        self._asked, answers = values, [self._values.known(value) for value in values]
         if self._judge.together is not None:
             self._judge.together(answers)
         for value, answer in zip(values, answers, strict=True):
@@ -247,21 +245,28 @@ class _Nearing(Generic[Answer]):
                 return
 
     def _next(self) -> tuple[int, int]:
-        """Return where nothing should be left, and how far apart to ask around it."""
+        """Return where nothing should be left, and how far apart to ask; where no line leads there, steps grow."""
         low, high = self._low, self._high
         if low is not None and high is not None:
             return self._between(low, high)
-        known = low if low is not None else high
+        known, upwards = (low, 1) if low is not None else (high, -1)
         assert known is not None
-        least = self._precise(known) << 2 * self._rounds_on_one_side
+        least = min(self._precise(known), 2) * self._precise(known) << 2 * self._widened
+        step = upwards * self._left(known) / max(self._slope(), sys.float_info.min)
+        self._widened += step < least or self._rounds_on_one_side > 0
         self._rounds_on_one_side += 1
-        left, upwards = self._left(known), 1 if low is not None else -1
-        if upwards * left < 0:
+        if step < 0:
             # With fragments a card can be too small for what it has room for: no line leads on from here.
             return known + upwards * 5 * least // 2, 3 * least
-        step = min(max(upwards * left / max(self._judge.per_value, sys.float_info.min), least), _FARTHEST)
-        target = math.floor(known + upwards * step)
+        target = math.floor(known + upwards * min(max(step, least), _FARTHEST))
         return target, self._apart(target)
+
+    def _slope(self) -> float:
+        """Return how much less each value leaves, by the last two where they differ little from what is expected."""
+        expected, first, last = self._judge.per_value, self._asked[0], self._asked[-1]
+        if first == last or self._judge.together is None:
+            return expected
+        return min(max((self._left(first) - self._left(last)) / (last - first), expected), _MOST_BENT * expected)
 
     def _between(self, low: int, high: int) -> tuple[int, int]:
         width, apart = high - low, self._apart(low)
@@ -275,6 +280,9 @@ class _Nearing(Generic[Answer]):
     def _left(self, value: int) -> float:
         return self._judge.left(self._values.known(value))
 
+
+_MOST_BENT = 2.5
+"""How much steeper than expected a line through two values may be (our choice): fragments differ between them."""
 
 _FARTHEST = 2**32
 """Farther than any value, so that a line that hardly falls has an end."""

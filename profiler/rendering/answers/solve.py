@@ -31,7 +31,6 @@ class SimulatedSide:
     needed_bytes: int | None
     """Segments that hold a tensor at the worst instant, and the CUDA context; None if the trial has no answer."""
     message: str
-    tensors_bytes: int | None = None  # `needed_bytes` without fragments
 
     @property
     def fits(self) -> bool:

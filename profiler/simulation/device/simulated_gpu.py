@@ -14,7 +14,7 @@ from profiler.simulation.cuda.scratch.kernel_scratch import NO_SCRATCH, KernelSc
 from profiler.simulation.device.op_cache import follow, known_plans, lasting, make_plan, signature
 from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.host_values import (
-    MOST_ELEMENTS,
+    are_kept,
     content_of,
     forget,
     host_value,
@@ -275,19 +275,19 @@ class SimulatedGpu(BackwardMode):
         result = func(*args, **kwargs)
         for tensor in _tensors_in(result):
             self.recorder.made(tensor)
-            if tensor.numel() <= MOST_ELEMENTS and not _facts_of(func).is_random_or_empty:
+            if are_kept([tensor]) and not _facts_of(func).is_random_or_empty:
                 set_host_value(tensor, func(*args, **(kwargs | {"device": "cpu"})))
         return result
 
     def place(self, value: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Copy a CPU tensor to the card."""
-        if dtype is not None and value.numel() > MOST_ELEMENTS:
+        if dtype is not None and not are_kept([value]):
             # Without a conversion on the host, which would be as large.
             value, dtype = value.new_empty(0, dtype=dtype).new_empty_strided(value.shape, value.stride()), None
         converted = value if dtype is None else value.to(dtype)
         placed = torch.empty_like(converted, device=META)
         self.recorder.made(placed)
-        if converted.numel() <= MOST_ELEMENTS:
+        if are_kept([converted]):
             # A copy: the host may change its own tensor afterwards.
             set_host_value(placed, converted.clone())
         return placed
@@ -376,7 +376,7 @@ def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]
         return
     if facts.is_random_or_empty:
         return
-    if not facts.writes and sum([tensor.numel() for tensor in _tensors_in(result)]) > MOST_ELEMENTS:
+    if not facts.writes and not are_kept(_tensors_in(result)):
         return
     computed = func(*_host_values_in(args), **{name: _host_values_in(value) for name, value in kwargs.items()})
     for tensor, value in zip(_tensors_in(result), _plain_tensors(computed), strict=True):

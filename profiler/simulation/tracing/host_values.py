@@ -6,15 +6,18 @@ Ids, masks, lengths and rewards are created on the host. Their values are kept w
 depends on them (which positions are scored, whether a mask is all ones) is the same as on a GPU.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 _ATTRIBUTE = "_host_value"
-MOST_ELEMENTS = 1 << 20
+_MOST_ELEMENTS = 1 << 20
 """Larger tensors have no host value: they are masks of positions by positions, on which nothing depends."""
+
+_MOST_TOKENS = 1 << 24
+"""As many ids of rows and their masks have one: without them the host would not see that a rollout ends."""
 
 PLACEHOLDER_FLOAT = 1.0
 """Placeholder for a floating-point number without a host value."""
@@ -28,9 +31,19 @@ def host_value(tensor: torch.Tensor) -> torch.Tensor | None:
     return value
 
 
+def are_kept(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether tensors that an operation makes are small enough for host values."""
+    count, most = 0, _MOST_TOKENS
+    for tensor in tensors:
+        count += tensor.numel()
+        if tensor.dim() > 2 or tensor.is_floating_point():
+            most = _MOST_ELEMENTS
+    return count <= most
+
+
 def set_host_value(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Keep `value` as the host value of `tensor`, unless it is large."""
-    if value.numel() <= MOST_ELEMENTS:
+    if are_kept([value]):
         setattr(tensor, _ATTRIBUTE, value)
 
 

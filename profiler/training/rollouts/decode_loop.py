@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from profiler.domain.errors import UnsupportedTrialError
 from profiler.training.placement import DecodeExtrapolator
 
 _LENGTHENED_PER_STEP = ("attention_mask", "position_ids", "token_type_ids")
@@ -76,6 +77,9 @@ def _steps_noticed(model: Any, extrapolator: DecodeExtrapolator, *, last_token: 
             raise _ExtrapolationMismatchError
         # The step that begins makes the next token; the step that makes the last token has to run.
         steps = last_token - int(input_ids.shape[1]) - 1
+        if steps < 0:
+            tokens = f"{len(input_ids):,} rows of {last_token:,} tokens"
+            raise UnsupportedTrialError(f"A rollout of {tokens} does not end: the values of so many are not kept.")
         layers = getattr(kwargs.get("past_key_values"), "layers", [])
         _extrapolate(extrapolator, steps, layers, lambda: _growing(input_ids, kwargs, inputs_before, layers))
         inputs = prepare(input_ids, *args, **kwargs)
