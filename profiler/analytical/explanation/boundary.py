@@ -1,7 +1,4 @@
-"""The largest value of a key with which a trial fits a card, by bisection.
-
-Whether a job of verl fits a card, and how long its rows can be on average where padding is removed.
-"""
+"""The largest value of a key with which a trial fits a card, and the longest mean rows with which a job of verl does."""
 
 import math
 import sys
@@ -376,13 +373,7 @@ def verl_fit(
 
 
 def with_reasons(found: VerlFit, *, refused: Sequence[str], not_counted: Sequence[str]) -> VerlFit:
-    """Return the verdict that is left where verl refuses a job, or where something has no formula.
-
-    Args:
-        found: The verdict for what is counted.
-        refused: Why verl does not run the job.
-        not_counted: What changes memory and has no formula.
-    """
+    """Return what is left of a verdict where verl refuses the job, for these reasons, or where terms have no formula."""
     if not refused and not not_counted:
         return found
     return replace(
