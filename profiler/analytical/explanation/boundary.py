@@ -1,4 +1,4 @@
-"""The largest value of a key with which a trial fits a card, and the longest mean rows with which a job of verl does."""
+"""The largest value of a key with which a trial fits a card, and the longest mean rows with which verl does."""
 
 import math
 import sys
@@ -373,7 +373,7 @@ def verl_fit(
 
 
 def with_reasons(found: VerlFit, *, refused: Sequence[str], not_counted: Sequence[str]) -> VerlFit:
-    """Return what is left of a verdict where verl refuses the job, for these reasons, or where terms have no formula."""
+    """Return what is left of a verdict where verl refuses the job, for these reasons, or a term has no formula."""
     if not refused and not not_counted:
         return found
     return replace(
