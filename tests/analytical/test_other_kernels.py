@@ -17,7 +17,8 @@ from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend, TrialSpec, Tuning, VllmMode
 
-KERNELS = OtherKernels(program="Unsloth", first_trl="0.18", last_trl="1.15")
+READ = (Recipe.GRPO, Recipe.SFT)
+KERNELS = OtherKernels(program="Unsloth", first_trl="0.18", last_trl="1.15", recipes=READ)
 
 
 def _spec(**changes):

@@ -68,7 +68,7 @@ class OtherKernels:
     first_trl: str
     """The first release of trl that it runs on."""
     last_trl: str
-    recipes: tuple[Recipe, ...] = ()
+    recipes: tuple[Recipe, ...]
     """The trainers whose patches were read, so that there are bounds."""
     has_mixed_weights: bool = False
     """Whether linear layers of 4-bit weights may be in 16 bits, as in checkpoints that the program chooses itself."""
