@@ -80,7 +80,7 @@ def test_samples_differ_by_trial_and_repeat_by_seed():
 
 
 BUILT_IN_SINCE = ("gemma-4-26b-a4b", "gemma-4-e2b", "gemma-4-e4b", "unsloth-phi-3.5-mini", "unsloth-phi-4")
-"""Not in the sample of this seed: `tests/analytical/families.json` has those of Gemma; Unsloth's have Llama's layers."""
+"""Not in the sample of this seed. `tests/analytical/families.json` has Gemma; those of Unsloth have Llama's layers."""
 
 
 @pytest.mark.parametrize("key", _ENUMERATED)
