@@ -325,7 +325,8 @@ REFUSED = [
     (
         "ms_swift",
         {"rlhf_type": "cpo"},
-        "rlhf_type=cpo: is a trainer of ms-swift 4.6 that is not read; those that are: grpo, sft, rm",
+        "rlhf_type=cpo: is a trainer of ms-swift 4.6 that is not read; those that are: grpo, sft, rm. "
+        "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md).",
     ),
     (
         "ms_swift",

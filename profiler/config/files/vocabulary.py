@@ -396,4 +396,5 @@ def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
     read = ", ".join(map(str, vocabulary.recipes))
     why = f", because it {vocabulary.unread[found]}" if found in vocabulary.unread else ""
     problem = f"is a trainer of {vocabulary.version} that is not read{why}; those that are: {read}"
-    return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem)
+    hint = "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md)."
+    return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem, hint=hint)
