@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import signal
+import sys
 
 import torch
 import torch.distributed as dist
@@ -90,5 +91,5 @@ if rank < 2:
 
 large = torch.ones(1 << 20, device="cuda")
 dist.all_reduce(large)
-print(f"RANK {rank} {json.dumps(found)}", flush=True)
+sys.stdout.write(f"RANK {rank} {json.dumps(found)}\n")  # at once: ranks share the output, which is not buffered
 dist.destroy_process_group()

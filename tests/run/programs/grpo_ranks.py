@@ -63,4 +63,4 @@ trainer = GRPOTrainer(
 trainer.train()
 (logged,) = (entry for entry in trainer.state.log_history if "reward" in entry)
 found = {"own": sum(own) / len(own), "reward": logged["reward"], "num_tokens": logged["num_tokens"]}
-print(f"RANK {rank} {json.dumps(found)}", flush=True)
+sys.stdout.write(f"RANK {rank} {json.dumps(found)}\n")  # at once: ranks share the output, which is not buffered
