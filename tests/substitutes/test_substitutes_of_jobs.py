@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import datasets
 import pytest
@@ -105,22 +106,25 @@ def test_what_the_hubs_client_finds_itself_is_kept(tmp_path, monkeypatch):
     def nothing(*_: object, **__: object) -> str:
         raise FileNotFoundError
 
-    def patched_by(patches: object, **functions: object) -> object:
+    def patched_by(patches: Any, **functions: Any) -> Any:
         place = SimpleNamespace(**functions)
-        ((_, name, function),) = patches(place, tmp_path, Replaced())  # type: ignore[operator]
+        ((_, name, function),) = patches(place, tmp_path, Replaced())
         assert [name] == list(functions)
         return function
 
     found = patched_by(cached_file_patches, try_to_load_from_cache=lambda name, file: "/cache" if name == "a" else None)
-    assert (found("a", "config.json"), found(MODEL, "tokenizer.json")) == ("/cache", None)  # type: ignore[operator]
-    assert found(MODEL, "config.json").endswith("/Qwen--Qwen2.5-0.5B-Instruct/config.json")  # type: ignore[operator]
+    assert (found("a", "config.json"), found(MODEL, "tokenizer.json")) == ("/cache", None)
+    assert found(MODEL, "config.json").endswith("/Qwen--Qwen2.5-0.5B-Instruct/config.json")
     whole = patched_by(snapshot_patches, snapshot_download=nothing)
     for given in ({"repo_id": MODEL}, {"model_id": MODEL}):  # ModelScope's client has another name
-        assert Path(whole(**given)).name == Path(whole(MODEL)).name == "Qwen--Qwen2.5-0.5B-Instruct"  # type: ignore[operator]
+        assert Path(whole(**given)).name == Path(whole(MODEL)).name == "Qwen--Qwen2.5-0.5B-Instruct"
     for name, kind in (("who/knows", "model"), (MODEL, "dataset"), (None, "model")):
         with pytest.raises(FileNotFoundError):
-            whole(name, repo_type=kind)  # type: ignore[operator]
-    assert Path(whole("who/knows", repo_type="dataset", ignore_patterns=["*"])).is_dir()  # type: ignore[operator]
+            whole(name, repo_type=kind)
+    (tmp_path / "Qwen--Qwen2.5-0.5B-Instruct" / "config.json").unlink()
+    (tmp_path / "Qwen--Qwen2.5-0.5B-Instruct").rmdir()
+    tmp_path.rmdir()
+    assert Path(whole("who/knows", repo_type="dataset", ignore_patterns=["*"])).is_dir()
 
 
 @pytest.mark.parametrize(

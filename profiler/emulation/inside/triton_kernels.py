@@ -1,8 +1,8 @@
 """Kernels that are launched and not run, but for those whose small results steer the host.
 
 Kernels of Triton are compiled for real. What one would have written is noted as unknown: of the kernels in `LOOKED_AT`
-the floats alone, because they write no integers (targets, lengths, masks) that steer the host; of every other kernel
-each argument may be a result, and a record names it if the host reads one.
+the floats alone, because they read integers (targets, lengths, masks) and write none that steers the host; of every
+other kernel each argument may be a result, and a record names it if the host reads one.
 
 Computed on the CPU, by module and name, are kernels of vLLM 0.31 that keep the state of its requests on the card, and
 those by which liger_kernel 0.8 counts how many tokens each expert gets, by which the host allocates. The counts of

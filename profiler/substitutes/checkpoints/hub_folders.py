@@ -42,13 +42,14 @@ def snapshot_patches(snapshots: ModuleType, parent: Path, replaced: Replaced) ->
         try:
             return find(*args, **kwargs)
         except OSError:
-            name = str(args[0] if args else kwargs.get("repo_id") or kwargs.get("model_id"))
-            is_model = kwargs.get("repo_type") in (None, "model")
-            if not is_model and kwargs.get("ignore_patterns") == _ALL:
-                return str(
-                    parent
-                )  # axolotl asks whether a data set exists; one that is not here is made when it is loaded
-            folder = made_folder(name, parent, replaced) if is_model else None
+            folder = None
+            if kwargs.get("repo_type") in (None, "model"):
+                name = str(args[0] if args else kwargs.get("repo_id") or kwargs.get("model_id"))
+                folder = made_folder(name, parent, replaced)
+            elif kwargs.get("ignore_patterns") == _ALL:
+                # axolotl asks whether a data set exists; one that is not here is made when it is loaded.
+                parent.mkdir(parents=True, exist_ok=True)
+                folder = parent
             if folder is None:
                 raise
             return str(folder)
