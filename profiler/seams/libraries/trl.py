@@ -9,7 +9,6 @@ _HEAD = f"{_KERNELS}:ChunkedLogProbFunction"
 _TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 _RLOO = "trl.trainer.rloo_trainer:RLOOTrainer"
 _TRL_KERNELS = "simulation/cuda/trl_kernels.py"
-_TRL_FUNCTIONS = "simulation/script/trl_functions.py"
 _HOOKS = "scripts/hooks.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
 _PHASES = "training/recipes/grpo/trainer.py"
@@ -60,27 +59,27 @@ _FUSED_HEAD = (
 
 _DIVERGENCE = "trl.kernels.chunked_divergence"
 _DISTILLATION = (
-    _seam(_DIVERGENCE, "_use_triton", Parameters("device"), (_TRL_FUNCTIONS,), "decides whether Triton kernels run"),
+    _seam(_DIVERGENCE, "_use_triton", Parameters("device"), (_TRL_KERNELS,), "decides whether Triton kernels run"),
     _seam(
-        "trl.trainer.distillation_trainer", "_use_triton", Parameters("device"), (_TRL_FUNCTIONS,),
+        "trl.trainer.distillation_trainer", "_use_triton", Parameters("device"), (_TRL_KERNELS,),
         "decides whether only valid positions are projected",
     ),
     *(
-        _seam(_DIVERGENCE, name, Exists(), (_TRL_FUNCTIONS,), "a Triton kernel, which allocates nothing")
+        _seam(_DIVERGENCE, name, Exists(), (_TRL_KERNELS,), "a Triton kernel, which allocates nothing")
         for name in ("_stats_kernel", "_jsd_kernel", "_backward_kernel")
     ),
     _seam(
-        _DIVERGENCE, "_addmm_fp32", Parameters("acc", "a", "b"), (_TRL_FUNCTIONS,),
+        _DIVERGENCE, "_addmm_fp32", Parameters("acc", "a", "b"), (_TRL_KERNELS,),
         "one cuBLAS call on CUDA, several operations elsewhere",
     ),
     _seam(
         _DIVERGENCE, "_project", Parameters("tile", "hidden_chunk", "weight", "bias", "start", "end", "dtype"),
-        (_TRL_FUNCTIONS,), "one cuBLAS call on CUDA, several operations elsewhere",
+        (_TRL_KERNELS,), "one cuBLAS call on CUDA, several operations elsewhere",
     ),
-    _without_triton(_DIVERGENCE, "triton", "the backward calls triton.cdiv", _TRL_FUNCTIONS),
+    _without_triton(_DIVERGENCE, "triton", "the backward calls triton.cdiv", _TRL_KERNELS),
     *(
         _seam(
-            f"{_DIVERGENCE}:ChunkedDivergenceFunction", name, Exists(), (_TRL_FUNCTIONS,),
+            f"{_DIVERGENCE}:ChunkedDivergenceFunction", name, Exists(), (_TRL_KERNELS,),
             "its memory is attributed to the logits",
         )
         for name in ("forward", "backward")
@@ -89,23 +88,23 @@ _DISTILLATION = (
 
 _LOGPROBS = "trl.kernels.logprob_entropy"
 _SELECTED_LOGPROBS = (
-    _seam("trl.trainer.utils", "is_triton_available", Exists(), (_TRL_FUNCTIONS,), "decides whether kernels are used"),
+    _seam("trl.trainer.utils", "is_triton_available", Exists(), (_TRL_KERNELS,), "decides whether kernels are used"),
     _seam(
-        "trl.trainer.utils", "_supports_trl_loss_kernel", Parameters("logits", "index", "row_mask"), (_TRL_FUNCTIONS,),
+        "trl.trainer.utils", "_supports_trl_loss_kernel", Parameters("logits", "index", "row_mask"), (_TRL_KERNELS,),
         "decides for which logits kernels are used",
     ),
     _seam(
         "trl.trainer.utils", "selective_log_softmax",
-        Uses("is_triton_available", "_supports_trl_loss_kernel", "_fused_logprob_entropy"), (_TRL_FUNCTIONS,),
+        Uses("is_triton_available", "_supports_trl_loss_kernel", "_fused_logprob_entropy"), (_TRL_KERNELS,),
         "calls those functions by their own names",
     ),
-    _without_triton("trl.trainer.utils", "_fused_logprob_entropy", "the function with kernels", _TRL_FUNCTIONS),
+    _without_triton("trl.trainer.utils", "_fused_logprob_entropy", "the function with kernels", _TRL_KERNELS),
     *(
-        _without_triton(_LOGPROBS, name, "a Triton kernel, which allocates nothing", _TRL_FUNCTIONS)
+        _without_triton(_LOGPROBS, name, "a Triton kernel, which allocates nothing", _TRL_KERNELS)
         for name in ("_forward_kernel", "_backward_kernel", "triton")
     ),
     *(
-        _without_triton(f"{_LOGPROBS}:_LogProbEntropyFunction", name, "belongs to the logits", _TRL_FUNCTIONS)
+        _without_triton(f"{_LOGPROBS}:_LogProbEntropyFunction", name, "belongs to the logits", _TRL_KERNELS)
         for name in ("forward", "backward")
     ),
 )  # fmt: skip
