@@ -270,7 +270,8 @@ def test_ranks_of_torchrun_exchange_what_steers_their_hosts(tmp_path, ranks):
 
 
 def test_a_rank_that_is_killed_is_named_by_the_others(tmp_path):
-    words = ("torchrun", "--nproc_per_node=2", str(PROGRAMS / "collectives.py"), "--ends=1")
+    """Without torchrun, which may end a rank before that rank has said for whom it waits."""
+    words = ("bash", str(PROGRAMS / "two_ranks.sh"), "--ends=1")
     code, out, record = run_job(tmp_path, "gpus=2xl40s-48gb", *words)
     assert (code, record.status) == (3, Status.FAILED), out
     killed = next(process for process in record.memory.processes if process.rank == 1)
