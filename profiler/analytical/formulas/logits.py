@@ -1,8 +1,9 @@
 """Logits that are not made in tiles: all at once, what stays of them in a loss of preferences, and chunk by chunk.
 
-The loss of SFT in chunks of tokens is `chunked_nll` of trl 1.4 to 1.14. Each chunk of 256 tokens is checkpointed: forward keeps its hidden states, and backward makes its logits again. So
-nothing as wide as the vocabulary is kept, but backward has the copy of the head and up to three float32 tensors of a
-chunk. A trained head has a gradient per chunk, and autograd adds them up.
+The loss of SFT in chunks of tokens is `chunked_nll` of trl 1.4 to 1.14. Each chunk of 256 tokens is checkpointed:
+forward keeps its hidden states, and backward makes its logits again. So nothing as wide as the vocabulary is kept, but
+backward has the copy of the head and up to three float32 tensors of a chunk. A trained head has a gradient per chunk,
+and autograd adds them up.
 
 Source: `_chunk` and `_chunked_cross_entropy_loss` in `trl/trainer/sft_trainer.py` of trl 1.7.1 to 1.14.2; `checkpoint`
 in torch's `utils/checkpoint.py`, whose recomputation stops at the last tensor that autograd had saved;

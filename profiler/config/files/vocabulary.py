@@ -25,6 +25,7 @@ from profiler.domain.trials.trial import TRIAL_KEYS
 SHOWN = 6
 """Most unknown keys that a sentence names."""
 
+RUN_IT = "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md)."
 BY_KEYS = "the job by keys of a trial (model=NAME tuning=lora ...)"
 """What answers for a file that is not read."""
 
@@ -396,5 +397,4 @@ def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
     read = ", ".join(map(str, vocabulary.recipes))
     why = f", because it {vocabulary.unread[found]}" if found in vocabulary.unread else ""
     problem = f"is a trainer of {vocabulary.version} that is not read{why}; those that are: {read}"
-    hint = "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md)."
-    return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem, hint=hint)
+    return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem, hint=RUN_IT)
