@@ -7,7 +7,6 @@ what is derived of them, `loaders/model.py` for types and 4-bit weights, `core/b
 from collections.abc import Iterator, Mapping
 
 from profiler.config.files.formats.together import (
-    NO_PROMPTS,
     PAIR_LOSSES,
     PREFERENCES,
     PROCESSES,
@@ -35,11 +34,9 @@ _PLUGINS = ("LigerPlugin", "SwanLabPlugin")
 
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 _PREFERENCES: Mapping[object, Recipe] = {**PREFERENCES, "ipo": Recipe.DPO}
-_ATTENTION = {
-    "flash_attention": "flash_attention_2",
-    "sdp_attention": "sdpa",
-    "eager_attention": "eager",
-}
+"""Trainers of trl 1.9 (`core/builders/rl.py` of 0.19)."""
+
+_ATTENTION = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
 
 
 def _is_grpo(leaves: Mapping[str, object]) -> bool:
@@ -47,7 +44,6 @@ def _is_grpo(leaves: Mapping[str, object]) -> bool:
 
 
 def _is_preferred(leaves: Mapping[str, object]) -> bool:
-    """Return whether trl 1.9 trains on preferences (`core/builders/rl.py`); of IPO, by its DPO."""
     return leaves.get("rl") in _PREFERENCES
 
 
@@ -152,7 +148,7 @@ def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     if _is_grpo(leaves):
         return {"logprobs": Logprobs.SELECTIVE_IN_PLACE.value} if not _has_liger(leaves) else {}
     if _is_preferred(leaves):
-        return {"logprobs": Logprobs.PAIRS_OF_ROWS.value, **NO_PROMPTS}
+        return {"logprobs": Logprobs.PAIRS_OF_ROWS.value}
     pads = leaves.get("pad_to_sequence_len")
     if _is_reward(leaves):
         return {} if pads is False else {"lengths": Lengths.FORCED.value}
@@ -211,9 +207,7 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     if _is_preferred(leaves):
         yield from of_pairs(_NAME, Logprobs.PAIRS_OF_ROWS, has_liger=_has_liger(leaves))
         if leaves["rl"] == Recipe.KTO and is_full:
-            yield refused(
-                "rl", "kto", "makes a reference in float32 in full fine-tuning, without a formula here", RUN_IT
-            )
+            yield refused("rl", "kto", "makes a float32 reference in full fine-tuning, without a formula here", RUN_IT)
         if leaves.get("sample_packing") is True:
             yield refused("sample_packing", True, f"does not go with rl={leaves['rl']} in {_NAME}")
     elif not _has_liger(leaves) and not _is_reward(leaves):
@@ -235,9 +229,7 @@ AXOLOTL = Vocabulary(
         "peft_use_rslora": "use_rslora",
         "vllm.max_model_len": "vllm_max_model_length",
     },
-    values={
-        "optim": {"adamw_bnb_8bit": "adamw_8bit"},
-    },
+    values={"optim": {"adamw_bnb_8bit": "adamw_8bit"}},
     defaults={
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": 1,
@@ -254,11 +246,10 @@ AXOLOTL = Vocabulary(
     by_rule=words(
         f"""
         adapter load_in_4bit trl.use_liger_loss lora_target_linear lora_target_modules bf16 bfloat16
-        gradient_checkpointing gradient_checkpointing_kwargs attn_implementation sequence_len
-        sample_packing pad_to_sequence_len batch_size
-        rl_beta val_set_size test_datasets eval_batch_size plugins {PROCESSES} vllm.gpu_memory_utilization
-        vllm.tensor_parallel_size {" ".join(_ATTENTION)} {" ".join(_LIGER)} {" ".join(_GATED)} {" ".join(_KERNELS)}
-        liger_cross_entropy liger_layer_norm eval_strategy reward_model
+        gradient_checkpointing gradient_checkpointing_kwargs attn_implementation sequence_len sample_packing
+        pad_to_sequence_len batch_size rl_beta val_set_size test_datasets eval_batch_size plugins {PROCESSES}
+        vllm.gpu_memory_utilization vllm.tensor_parallel_size {" ".join(_ATTENTION)} {" ".join(_LIGER)}
+        {" ".join(_GATED)} {" ".join(_KERNELS)} liger_cross_entropy liger_layer_norm eval_strategy reward_model
         """
     ),
     checks=(
@@ -298,11 +289,10 @@ AXOLOTL = Vocabulary(
         wandb_watch wandb_log_model use_comet comet_api_key comet_workspace comet_project_name comet_experiment_key
         comet_mode comet_online gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens
         gradio_temperature ray_run_name use_otel_metrics otel_metrics_host otel_metrics_port use_trackio
-        trackio_project_name trackio_run_name low_cpu_mem_usage lora_on_cpu dpo_label_smoothing
-        dpo_padding_free dpo_loss_weights float32 float16
-        profiler_steps_start special_tokens dataloader_pin_memory lisa_step_interval lisa_layers_attribute num_labels
-        center_rewards_coefficient comet_experiment_config flex_attn_compile_kwargs fp32_norm_classes
-        fp8_enable_fsdp_float8_all_gather fsdp_final_state_dict_type model_quantization_config_kwargs
+        trackio_project_name trackio_run_name low_cpu_mem_usage lora_on_cpu dpo_label_smoothing dpo_padding_free
+        dpo_loss_weights float32 float16 profiler_steps_start special_tokens dataloader_pin_memory lisa_step_interval
+        lisa_layers_attribute num_labels center_rewards_coefficient comet_experiment_config flex_attn_compile_kwargs
+        fp32_norm_classes fp8_enable_fsdp_float8_all_gather fsdp_final_state_dict_type model_quantization_config_kwargs
         pretraining_sample_concatenation qgalore_cos_threshold qgalore_gamma_proj qgalore_proj_bits
         qgalore_proj_group_size qgalore_proj_quant qgalore_proj_type qgalore_queue_size qgalore_rank qgalore_scale
         qgalore_update_proj_gap resources_per_worker scaling_softmax_bias scaling_softmax_factor torch_compile_options

@@ -8,7 +8,6 @@ for its files, `train/dpo/trainer.py` and `train/kto/trainer.py` of 0.9.5 for th
 from collections.abc import Iterator, Mapping
 
 from profiler.config.files.formats.together import (
-    NO_PROMPTS,
     PREFERENCES,
     PROCESSES,
     absent_deepspeed,
@@ -102,7 +101,7 @@ def _rows(leaves: Mapping[str, object]) -> Mapping[str, object]:
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return how the loss is computed: `CustomSeq2SeqTrainer` leaves it to transformers."""
     if leaves.get("stage") in PREFERENCES:
-        return {"logprobs": Logprobs.PAIRS_AT_ONCE.value, **NO_PROMPTS}
+        return {"logprobs": Logprobs.PAIRS_AT_ONCE.value}
     return {} if _has_liger(leaves) else {"logprobs": Logprobs.NLL.value}
 
 

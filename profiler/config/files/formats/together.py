@@ -139,20 +139,14 @@ def one_process(program: str, leaves: Mapping[str, object]) -> Iterator[Fault | 
         yield Note(key="num_processes", text=text)
 
 
-NO_PROMPTS: Mapping[str, object] = {"max_prompt_length": 1}
-"""The prompt of a trainer whose figure it does not change, because the logits of prompts are made too."""
-
-
 def of_pairs(program: str, logprobs: Logprobs, *, has_liger: bool) -> Iterator[Fault | Note]:
     """Name the loss of a trainer of preferences, and refuse it with Liger's kernels, of which it runs others."""
-    if logprobs.pair_loss is not None and logprobs.pair_loss.of_prompts:
-        text = f"max_prompt_length=1 (changes nothing: {program} makes the logits of prompts too)"
-        yield Note(key="max_prompt_length", text=text)
     if has_liger:
         yield refused(
             "use_liger_kernel", True, f"has no formula here with preferences in {program}", "Set it to false."
         )
-    yield Note(key="logprobs", text=f"logprobs={logprobs} (how {program} computes the loss of preferences)")
+    made = "prompts too" if logprobs.pair_loss is not None and logprobs.pair_loss.of_prompts else "completions"
+    yield Note(key="logprobs", text=f"logprobs={logprobs} (in {program} preferences have logits of {made})")
 
 
 def float32_adapters(program: str) -> Note:
