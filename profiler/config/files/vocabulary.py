@@ -25,10 +25,10 @@ from profiler.domain.trials.trial import TRIAL_KEYS
 SHOWN = 6
 """Most unknown keys that a sentence names."""
 
+OTHER_TRAINER = "is a trainer of"
 RUN_IT = "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md)."
 BY_KEYS = "the job by keys of a trial (model=NAME tuning=lora ...)"
 """What answers for a file that is not read."""
-
 _HINT = f"Give {BY_KEYS}, or as a YAML file with trl's keys."
 
 _OTHER_NAMES: Mapping[str, str] = {
@@ -396,5 +396,5 @@ def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
     read = ", ".join(map(str, vocabulary.recipes))
     why = f", because it {vocabulary.unread[found]}" if found in vocabulary.unread else ""
-    problem = f"is a trainer of {vocabulary.version} that is not read{why}; those that are: {read}"
+    problem = f"{OTHER_TRAINER} {vocabulary.version} that is not read{why}; those that are: {read}"
     return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem, hint=RUN_IT)

@@ -174,6 +174,10 @@ def without_other_recipes(
     return {**values, **other}
 
 
+NO_MEANING = "has no meaning with recipe="
+"""How the problem of a key begins that a recipe does not have."""
+
+
 def other_recipe_faults(
     values: Mapping[str, object], recipe: Recipe, keys: tuple[Key, ...] = TRIAL_KEYS
 ) -> list[Fault]:
@@ -182,7 +186,7 @@ def other_recipe_faults(
         Fault(
             key=key.name,
             found=show(values[key.name]),
-            problem=f"has no meaning with recipe={recipe}",
+            problem=f"{NO_MEANING}{recipe}",
             hint=f"Leave it out, or use recipe={' or recipe='.join(sorted(key.recipes))}.",
         )
         for key in keys
