@@ -264,10 +264,14 @@ def _logged_pairs(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     of_reference: Count = 0 if spec.precompute_ref_log_probs else logits.whole
     made = copy_bytes(logits) + entropy_bytes(spec, architecture, batch)
     if spec.recipe.facts.has_shifted_rows:
-        completion = batch.width - spec.max_prompt_length
-        good = block_of(spec)(batch.rows * completion * architecture.vocab_size * element_bytes(spec).output)
-        made = larger(made, logits.scored + good)
+        made = larger(made, logits.scored + good_completions_bytes(spec, architecture, batch))
     return Term(of_reference + waiting_logits(spec, logits) + made, logits.words)
+
+
+def good_completions_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the logits of the completions of good rows, which trl 1.9 selects: at most all of them."""
+    completion = batch.width - spec.max_prompt_length
+    return block_of(spec)(batch.rows * completion * architecture.vocab_size * element_bytes(spec).output)
 
 
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:

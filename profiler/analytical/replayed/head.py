@@ -8,6 +8,7 @@ from collections.abc import Hashable
 
 from profiler.analytical.formulas.head import (
     entropy_bytes,
+    good_completions_bytes,
     head_backward_scratch,
     head_forward_scratch,
     head_saved,
@@ -103,7 +104,8 @@ class Head:
             copied, made = blocks(copy_bytes(found)), blocks(entropy_bytes(self._spec, self._architecture, batch))
             requests.pass_through("work", [copied, plus(copied, made), NO_BLOCKS])
             if self._spec.recipe.facts.has_shifted_rows:
-                requests.pass_through("work", [blocks(found.scored), NO_BLOCKS])
+                good = blocks(good_completions_bytes(self._spec, self._architecture, batch))
+                requests.pass_through("work", [blocks(found.scored), plus(blocks(found.scored), good), NO_BLOCKS])
         requests.drop("held", "reference")
 
     def _outputs(self, found: AllLogits, rows: Hashable | None) -> None:
