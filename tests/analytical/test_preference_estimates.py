@@ -115,6 +115,15 @@ def test_a_reference_within_the_loss_by_hand() -> None:
     assert scores[1][Category.REFERENCE] == 0
 
 
+def test_each_recipe_has_its_ways() -> None:
+    pairs = {Logprobs.PAIRS_OF_COMPLETIONS, Logprobs.PAIRS_OF_ROWS, Logprobs.PAIRS_AT_ONCE}
+    for recipe in Recipe:
+        found = {each for each in Logprobs if each.is_of(recipe)}
+        assert Logprobs.FUSED in found
+        assert found & pairs == (pairs if recipe in REFERRING else set())
+        assert recipe is not Recipe.REWARD or found == {Logprobs.FUSED}
+
+
 def test_logits_of_other_programs_by_hand() -> None:
     """A pair of 512 + 512 tokens of LLaMA-Factory: 2 x 1,024 x 151,936 float32 logits, and one token less per row.
 
@@ -130,6 +139,8 @@ def test_logits_of_other_programs_by_hand() -> None:
     # Its reference has the type of autocast.
     wide = phase_instants(replace(trial, dtype=Dtype.FLOAT32), architecture(trial.model))[Phase.SCORE].sizes
     assert wide[Category.REFERENCE] == pytest.approx(wide[Category.WEIGHTS] / 2, rel=1e-6)
+    # It requires no gradient, so autocast keeps no copies of its weights: 494e6 x 2 B.
+    assert wide[Category.ACTIVATIONS] < 494e6
     # ms-swift makes no logits of prompts but that of their last token.
     of_completions = replace(trial, logprobs=Logprobs.PAIRS_OF_COMPLETIONS)
     scores = phase_instants(of_completions, architecture(trial.model))[Phase.SCORE].sizes
@@ -302,6 +313,15 @@ def test_the_term_of_kto_runs_before_its_forward() -> None:
     assert all(each[Category.GRADIENTS] == 8_798_208 * 4 for each in own)
     # Six tensors of ids and masks of each of two micro-batches, two numbers of each row, and the labels.
     assert own[0][Category.INPUTS] >= 2 * (6 * 4 * 1024 * 8 + 2 * 4 * 4) + 4 * 1024 * 8
+
+
+def test_the_term_of_llama_factory_runs_after_the_forward() -> None:
+    """Next to 2 rows of 1,024 float32 logits there are the log-softmax that is kept, and what the pass makes."""
+    keys = {"per_device_train_batch_size": 2, "logprobs": Logprobs.PAIRS_AT_ONCE, "lengths": Lengths.FORCED}
+    spec = preferring(Recipe.KTO, tuning=Tuning.LORA, **keys)
+    whole, scored = 2 * 1_024 * 151_936 * 4, 2 * 1_023 * 151_936 * 4
+    *_, last = (each.sizes for each in trial_instants(spec, architecture(spec.model)) if each.phase is Phase.SCORE)
+    assert last[Category.LOGITS] == whole + scored + (whole + 2 * scored)
 
 
 def test_the_command_of_trls_script_is_near_its_emulated_run(capsys: pytest.CaptureFixture[str]) -> None:
