@@ -324,6 +324,12 @@ EVERYWHERE = (
         _ways,
         when=lambda case: not case.spec.logprobs.is_of(case.spec.recipe),
     ),
+    # LLaMA-Factory sets it to false, and ms-swift refuses it (`DPOTrainer.__init__` of both).
+    _everywhere(
+        {"precompute_ref_log_probs": True, "logprobs": one_of(Logprobs.PAIRS_AT_ONCE, Logprobs.PAIRS_OF_COMPLETIONS)},
+        "is no setting of the program whose loss is logprobs={spec.logprobs}",
+        "Use precompute_ref_log_probs=false.",
+    ),
     _everywhere(
         {"use_liger_kernel": True, "logprobs": lambda value: not value.is_of_completions},
         "is not combined with logprobs={spec.logprobs}, because Liger's losses make no logits",
