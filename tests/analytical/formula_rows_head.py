@@ -33,7 +33,7 @@ from profiler.analytical.formulas.head import (
     score_scratch,
     tile,
 )
-from profiler.analytical.formulas.logits import all_logits, waiting_logits
+from profiler.analytical.formulas.models.trained import waiting_logits
 from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling, state_bytes
 from profiler.analytical.formulas.sizes.quantities import Term
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
@@ -90,7 +90,7 @@ def _of_long_rows(logprobs: Logprobs, logits: int, rows: int = 2) -> Row:
 
 
 def waiting(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
-    return Term(waiting_logits(spec, all_logits(spec, architecture, batch)))
+    return Term(waiting_logits(spec, architecture, batch))
 
 
 def _of_pairs(

@@ -3,20 +3,21 @@
 The fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`) computes logits
 in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0.14 with a log-softmax of each row
 (`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin). Its SFT took transformers' loss
-of all logits (`logprobs=nll` and its kin), then one in chunks. All are in `profiler/training/recipes`. Losses of
-preferences of other trainers (`logprobs=pairs_of_rows` and its kin) are in the closed form only.
+of all logits (`logprobs=nll` and its kin), then that of `chunked_loss.py`. All are in `profiler/training/recipes`,
+but losses of preferences of other programs than trl (`logprobs=pairs_of_rows` and its kin), which have the form only.
 """
 
-from profiler.analytical.formulas.logits import (
+from profiler.analytical.formulas.chunked_loss import chunked_backward, chunked_forward, chunked_saved
+from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
+    INT64_BYTES,
     AllLogits,
     all_logits,
-    chunked_backward,
-    chunked_forward,
-    chunked_saved,
     copy_bytes,
+    element_bytes,
+    trains_everything,
     waiting_logits,
 )
-from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import head_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import (
     Count,
@@ -141,7 +142,7 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
         copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * copy_bytes(logits)
         return 3 * logits.in_float32 + logits.narrow + copies + logits.capped
     if _is_at_once(spec):
-        own = waiting_logits(spec, logits) + logits.whole + logits.converted
+        own = waiting_logits(spec, architecture, batch) + logits.whole + logits.converted
         return own + 3 * logits.scored + where(logits.converted > 0, 2, 1) * logits.capped
     found = 2 * logits.whole + logits.converted + logits.rows * logits.row
     found = found + where(logits.converted > 0, 2, 1) * logits.capped
@@ -265,7 +266,7 @@ def _logged_pairs(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     made = copy_bytes(logits) + entropy_bytes(spec, architecture, batch)
     if spec.recipe.facts.has_shifted_rows:
         made = larger(made, logits.scored + good_completions_bytes(spec, architecture, batch))
-    return Term(of_reference + waiting_logits(spec, logits) + made, logits.words)
+    return Term(of_reference + waiting_logits(spec, architecture, batch) + made, logits.words)
 
 
 def good_completions_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

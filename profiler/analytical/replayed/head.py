@@ -6,6 +6,7 @@ of losses of preferences that of the programs whose they are (`PairLoss`).
 
 from collections.abc import Hashable
 
+from profiler.analytical.formulas.chunked_loss import Chunk, chunk_of
 from profiler.analytical.formulas.head import (
     entropy_bytes,
     good_completions_bytes,
@@ -15,8 +16,13 @@ from profiler.analytical.formulas.head import (
     loss_bytes,
     score_scratch,
 )
-from profiler.analytical.formulas.logits import AllLogits, Chunk, all_logits, chunk_of, copy_bytes
-from profiler.analytical.formulas.models.trained import element_bytes, trains_everything
+from profiler.analytical.formulas.models.trained import (
+    AllLogits,
+    all_logits,
+    copy_bytes,
+    element_bytes,
+    trains_everything,
+)
 from profiler.analytical.formulas.models.weights import head_cast_bytes, head_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import Blocks
 from profiler.analytical.formulas.sizes.rounding import block_of

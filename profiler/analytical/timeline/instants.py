@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from profiler.analytical.formulas.logits import head_gradient_is_view
+from profiler.analytical.formulas.chunked_loss import head_gradient_is_view
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,

@@ -7,8 +7,7 @@ have a reference that runs within the loss, while the policy keeps what its back
 from dataclasses import replace
 
 from profiler.analytical.formulas.head import head_saved
-from profiler.analytical.formulas.logits import all_logits, waiting_logits
-from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything, waiting_logits
 from profiler.analytical.formulas.sizes.quantities import UNNAMED, Count, Term, Terms, added, larger
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_padded, tokens_of
@@ -79,15 +78,10 @@ def kto_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, 
 
     It is a batch as large as that of training, without gradient, before its forward (`KTOTrainer._compute_kl_logps` in
     trl 1.16). The reference has one too, as large as its other pass. The gradients of earlier micro-batches are there.
-    LLaMA-Factory's comes after the policy's forward (`CustomKTOTrainer.concatenated_forward`).
     """
     batch, persistent = data_micro_batch(spec), _persistent(spec, architecture)
     earlier: Terms = {Category.GRADIENTS: Gradients.of(spec, architecture).earlier}
     waiting = added(persistent, earlier, _labels(spec, batch))
-    if spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.at_once:
-        whole = all_logits(spec, architecture, batch).whole
-        kept = _saved_by_forward(spec, architecture, persistent, batch)
-        waiting = added(kept, _labels(spec, batch), {Category.LOGITS: Term(whole)})
     return (*dpo_instants(spec, architecture), *scored_without_gradient(spec, architecture, waiting, batch))
 
 
@@ -103,8 +97,7 @@ def data_rows(spec: TrialKeys, examples: Count) -> Batch:
     first, so it counts as a prompt. The loss is a sum over positions or a number per row, which keeps no tensor.
 
     By hand, 4 ragged rows of at most 80: 80 + 70 + 60 + 50 = 260 tokens, of which 256 are scored. 2 pairs of at most 80
-    after prompts of 20: completions of 60 + 53 + 45 + 38 = 196 tokens. A loss that makes the logits of prompts too has
-    them as of rows with labels.
+    after prompts of 20: completions of 60 + 53 + 45 + 38 = 196 tokens. With `of_prompts` all but the first count.
 
     Source: the data collators in `trl/trainer/*_trainer.py` of trl 1.16; `add_fused_lm_head` in `trl/trainer/utils.py`,
     which scores the positions with a label.
@@ -113,15 +106,14 @@ def data_rows(spec: TrialKeys, examples: Count) -> Batch:
     rows = examples * (1 if facts.rows_are_single else _ROWS_OF_A_PAIR)
     whole: Count = 0 if spec.max_length is None else spec.max_length
     longest = larger(whole - spec.max_prompt_length if facts.has_prompts else whole, 1)
-    first = 0 if facts.has_prompts else 1
-    prompts, completions = (spec.max_prompt_length, longest) if facts.has_prompts else (first, longest - first)
+    prompts, completions = (spec.max_prompt_length, longest) if facts.has_prompts else (1, longest - 1)
     if spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.of_prompts:
         prompts, completions = 1, whole - 1
     return Batch(
         rows=rows,
         prompt_tokens=prompts,
         completion_tokens=completions,
-        scored_tokens=tokens_of(spec, rows=rows, longest=longest) - first * rows,
+        scored_tokens=tokens_of(spec, rows=rows, longest=longest) - (0 if facts.has_prompts else rows),
         loss_tensors=0,
         has_mask=is_padded(spec, rows=rows, longest=longest),
     )
@@ -165,10 +157,9 @@ def _within_the_loss(
     The reference saves nothing, and is not checkpointed (`disable_gradient_checkpointing`). A separate one has weights
     that require gradients, so autocast keeps their copies; that of another program than trl has frozen ones.
     """
-    held = waiting_logits(spec, all_logits(spec, architecture, batch)) if spec.logprobs.pair_loss is not None else 0
     kept = dict(_saved_by_forward(spec, architecture, persistent, batch))
     kept[Category.ACTIVATIONS] = Term(kept[Category.ACTIVATIONS].size, lambda: "kept")
-    waiting = added(kept, _labels(spec, batch), {Category.LOGITS: Term(held)})
+    waiting = added(kept, _labels(spec, batch), {Category.LOGITS: Term(waiting_logits(spec, architecture, batch))})
     keeps_casts = trains_everything(spec) and spec.logprobs.pair_loss is None
     instants = scored_without_gradient(spec, architecture, waiting, batch, adapted=False, keeps_casts=keeps_casts)
     return tuple(map(_with_named_logits, instants))
