@@ -108,7 +108,7 @@ def data_rows(spec: TrialKeys, examples: Count) -> Batch:
     longest = larger(whole - spec.max_prompt_length if facts.has_prompts else whole, 1)
     prompts, completions = (spec.max_prompt_length, longest) if facts.has_prompts else (1, longest - 1)
     if spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.of_prompts:
-        prompts, completions = 1, whole - 1
+        prompts, completions = 1, larger(whole - 1, 1)
     return Batch(
         rows=rows,
         prompt_tokens=prompts,
