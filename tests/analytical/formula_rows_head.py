@@ -198,19 +198,19 @@ HEAD_ROWS = (
     _of_long_rows(Logprobs.NLL, 400_400, rows=1),
     # 2 rows of 11 tokens: 8,800 B in float32, of which the last tokens have 800 B, and 4,400 B in bfloat16.
     *_of_pairs(_OF_COMPLETIONS, 8_800, 4_400, 4 * 4_400, 13_200, 3 * 8_800 + 4_400 + 2 * 4_400, 0),
-    *_of_pairs(_OF_ROWS, 8_800, 4_400, 4 * 4_000, 13_200, 2 * 8_800 + 8_000 + 4_400 + 2 * 4_000, 0),
+    *_of_pairs(_OF_ROWS, 8_000, 8_800, 8_800, 8_800 + 8_000, 2 * 8_800 + 4_400 + 2 * 8_000, 8_800),
     *_of_pairs(_AT_ONCE, 8_000, 8_800 + 8_000, 2 * 8_000, 8_800 + 2 * 8_000, 2 * 8_800 + 4_400 + 3 * 8_000, 8_800),
     # With a KL term the logits of the reference's own rows wait for those of its other pass.
     row(waiting, replace(_AT_ONCE, recipe=Recipe.KTO), TOY, LABELLED, is_=2 * 8_800),
     # Without autocast logits are in bfloat16, if they are not made float32.
-    *_of_pairs(replace(_OF_ROWS, bf16=False), 4_000, 4_400, 4_000, 4_400 + 2 * 2_000, 2 * 4_400 + 2 * 4_000, 4_400),
+    *_of_pairs(replace(_OF_ROWS, bf16=False), 4_000, 4_400, 4_400, 4_400 + 4_000, 2 * 4_400 + 2 * 4_000, 4_400),
     row(head_saved, replace(_OF_COMPLETIONS, bf16=False), TOY, LABELLED, part="logits", is_=4_400),
     row(head_saved, replace(_AT_ONCE, bf16=False), TOY, LABELLED, part="logits", is_=8_000),
     # The slice of one row is no copy.
     row(score_scratch, _AT_ONCE, TOY, replace(LABELLED, rows=1), part="logits", is_=4_400 + 4_000),
-    row(logged, _OF_ROWS, TOY, LABELLED, is_=8_800 + 8_000 + 3 * 8_000, why="the reference, a copy, and its entropy"),
-    row(logged, replace(_OF_ROWS, precompute_ref_log_probs=True), TOY, LABELLED, is_=8_000 + 3 * 8_000),
-    row(logged, _LONG_KTO, TOY, LONG, is_=800_800 + 800_000 + 2 * 500 * 100 * 4, why="copies of all, and of the good"),
+    row(logged, _OF_ROWS, TOY, LABELLED, is_=2 * 8_800 + 2_400, why="both, and the chosen completions"),
+    row(logged, replace(_OF_ROWS, precompute_ref_log_probs=True), TOY, LABELLED, is_=8_800 + 2_400),
+    row(logged, _LONG_KTO, TOY, LONG, is_=2 * 800_800 + 800_000 + 400_000, why="copies of all, and of the good"),
     *_of_chunks(Logprobs.CHUNKED_NLL, 4_000 + 3 * 8_000, 3 * 8_000),
     *_of_chunks(Logprobs.CHUNKED_NLL_MASKED, 4_000 + 3 * 8_000, 4_000 + 3 * 8_000),
     *_of_chunks(Logprobs.CHUNKED_NLL_CAST, 4 * 8_000, 4 * 8_000),

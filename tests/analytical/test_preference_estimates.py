@@ -53,7 +53,7 @@ def preferring(recipe: Recipe, **keys: Any) -> TrialSpec:
 def specs(draw: st.DrawFn, recipes: Sequence[Recipe] = (*REFERRING, Recipe.REWARD)) -> TrialSpec:
     recipe, rows = draw(st.sampled_from(recipes)), draw(st.sampled_from([2, 3, 4, 16]))
     logprobs = draw(st.sampled_from([each for each in Logprobs if each.is_of(recipe)]))
-    of_trl = logprobs is Logprobs.FUSED or (logprobs.pair_loss is not None and logprobs.pair_loss.is_logged)
+    of_trl = logprobs is Logprobs.FUSED or (logprobs.pair_loss is not None and logprobs.pair_loss.by_kernel)
     before = recipe in REFERRING and of_trl and draw(st.booleans())
     prompt = {"max_prompt_length": draw(st.integers(1, 256))} if recipe in REFERRING else {}
     return preferring(

@@ -107,12 +107,12 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
 
     The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V]; if
     divided in place or not at all the tensor of which they are a slice, [rows, C + 1, V]. Of labels, or of preferences
-    at once: one log-softmax. And a tangent.
+    at once: one log-softmax, or the copy that a kernel reads. And a tangent.
     """
     if spec.logprobs.label_loss is not None:
         return logits.in_float32 + logits.capped
     kept, selection = logits.rows * logits.row, spec.logprobs.selection
-    if _is_at_once(spec):
+    if _is_at_once(spec) or _is_by_kernel(spec):
         kept = logits.scored
     elif selection is not None:
         kept = where(logits.is_float32, logits.whole if selection.keeps_whole else logits.scored, kept)
@@ -122,6 +122,11 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
 def _is_at_once(spec: TrialKeys) -> bool:
     """Return whether a loss of preferences takes one log-softmax of all logits."""
     return spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.at_once
+
+
+def _is_by_kernel(spec: TrialKeys) -> bool:
+    """Return whether a kernel of axolotl takes the log-probabilities of preferences."""
+    return spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.by_kernel
 
 
 def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -141,9 +146,9 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     if labels is not None:
         copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * copy_bytes(logits)
         return 3 * logits.in_float32 + logits.narrow + copies + logits.capped
-    if _is_at_once(spec):
+    if _is_at_once(spec) or _is_by_kernel(spec):
         own = waiting_logits(spec, architecture, batch) + logits.whole + logits.converted
-        return own + 3 * logits.scored + where(logits.converted > 0, 2, 1) * logits.capped
+        return own + (3 if _is_at_once(spec) else 2) * logits.scored + where(logits.converted > 0, 2, 1) * logits.capped
     found = 2 * logits.whole + logits.converted + logits.rows * logits.row
     found = found + where(logits.converted > 0, 2, 1) * logits.capped
     if selection is None:
@@ -243,7 +248,7 @@ def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     above, with one copy and no entropy: 8,800 + 8,000 B. Of preferences see `_logged_pairs`.
     """
     labels, pairs = spec.logprobs.label_loss, spec.logprobs.pair_loss
-    if pairs is not None and pairs.is_logged:
+    if pairs is not None and pairs.by_kernel:
         return _logged_pairs(spec, architecture, batch)
     if labels is None:
         return None
@@ -256,23 +261,25 @@ def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
 def _logged_pairs(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     """Return what is there, with what the head keeps, while trl 1.9 logs a loss of preferences.
 
-    The reference's logits, unless they were scored before training; a copy of the policy's, of which the entropy is
-    computed; or of KTO a copy of all rows, and of those of their completions that are good, at most of all.
+    The policy's logits and the reference's, unless they were scored before training; of DPO a copy of the chosen
+    completions; of KTO a copy of all rows, and of those of their completions that are good, at most of all. The kernel
+    of the entropy copies nothing.
 
-    By hand, 2 rows of 11 tokens, V = 100, DPO: 8,800 + 8,000 + 3 x 8,000 B; KTO, completions of 6: as much.
+    By hand, 2 rows of 11 tokens, V = 100, completions of 6: DPO 2 x 8,800 + 2,400 B; KTO 2 x 8,800 + 8,000 + 4,800 B.
     """
     logits = all_logits(spec, architecture, batch)
     of_reference: Count = 0 if spec.precompute_ref_log_probs else logits.whole
-    made = copy_bytes(logits) + entropy_bytes(spec, architecture, batch)
+    made = good_completions_bytes(spec, architecture, batch)
     if spec.recipe.facts.has_shifted_rows:
-        made = larger(made, logits.scored + good_completions_bytes(spec, architecture, batch))
+        made = logits.scored + made
     return Term(of_reference + waiting_logits(spec, architecture, batch) + made, logits.words)
 
 
 def good_completions_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the logits of the completions of good rows, which trl 1.9 selects: at most all of them."""
+    """Return the logits of the completions of good rows, which trl 1.9 selects: a half of pairs, else at most all."""
     completion = batch.width - spec.max_prompt_length
-    return block_of(spec)(batch.rows * completion * architecture.vocab_size * element_bytes(spec).output)
+    rows = batch.rows if spec.recipe.facts.rows_are_single else batch.rows // 2
+    return block_of(spec)(rows * completion * architecture.vocab_size * element_bytes(spec).output)
 
 
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -324,7 +331,7 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     and the gradient of gather. Divided in place: what forward kept is gone, and there are the gradient of the logits, a
     copy of it, a copy of its slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
     Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32; of preferences at
-    once those of gather and of the log-softmax.
+    once those of gather and of the log-softmax; of a kernel, that of its copy and then of all logits.
 
     By hand, 2 rows, C = 10, V = 100, in float32: 2 x 8,000 B; 1 row: 3 x 4,000 B. In place, 2 rows, with 8,800 B kept:
     2 x 8,800 + 2 x 8,000 - 8,800 = 24,800 B.
@@ -333,6 +340,8 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
         return 2 * logits.in_float32
     if _is_at_once(spec):
         return 2 * logits.scored
+    if _is_by_kernel(spec):
+        return logits.whole
     selection = spec.logprobs.selection
     # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
     by_row = where(logits.cast_row > 0, 2, larger(logits.rows, 2)) * logits.row
@@ -369,6 +378,8 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     scored = logits.whole + logits.row + logits.cast_row
     if _is_at_once(spec):
         scored = logits.whole + copy_bytes(logits) + logits.scored
+    elif _is_by_kernel(spec):
+        scored = logits.whole + copy_bytes(logits)
     elif selection is not None:
         scored = _selected_scratch(selection, logits)
     return HeadBytes(logits=Term(larger(made, scored), logits.words), activations=_all_hidden(hidden))

@@ -66,7 +66,7 @@ class Head:
                 self._outputs(found, rows)
                 self._select(found, rows)
                 self._log_entropy(found, batch)
-                if self._pairs is not None and (self._pairs.at_once or self._pairs.is_logged):
+                if self._pairs is not None:
                     requests.rename("logits", "held")
                 requests.drop("logits", "quotient")
             requests.set((rows, "head"), plus(kept, blocks(loss_bytes(batch, block_of(spec)))))
@@ -105,13 +105,11 @@ class Head:
     def end_loss(self, batch: Batch) -> None:
         """Compute what is logged of a loss of preferences, and let go of the logits that it holds."""
         requests = self._requests
-        if self._pairs is not None and self._pairs.is_logged:
+        if self._pairs is not None and self._pairs.by_kernel:
             found = all_logits(self._spec, self._architecture, batch)
-            copied, made = blocks(copy_bytes(found)), blocks(entropy_bytes(self._spec, self._architecture, batch))
-            requests.pass_through("work", [copied, plus(copied, made), NO_BLOCKS])
-            if self._spec.recipe.facts.has_shifted_rows:
-                good = blocks(good_completions_bytes(self._spec, self._architecture, batch))
-                requests.pass_through("work", [blocks(found.scored), plus(blocks(found.scored), good), NO_BLOCKS])
+            copied = blocks(found.scored) if self._spec.recipe.facts.has_shifted_rows else NO_BLOCKS
+            good = blocks(good_completions_bytes(self._spec, self._architecture, batch))
+            requests.pass_through("work", [copied, plus(copied, good), NO_BLOCKS])
         requests.drop("held", "reference")
 
     def _outputs(self, found: AllLogits, rows: Hashable | None) -> None:
@@ -141,8 +139,8 @@ class Head:
         requests, selection = self._requests, self._spec.logprobs.selection
         row, cast = blocks(found.row), blocks(found.cast_row)
         kept = "quotient" if rows is None else (rows, "logits")
-        if self._pairs is not None and self._pairs.at_once:
-            requests.set("work", blocks(copy_bytes(found)))
+        if self._pairs is not None and selection is None:
+            requests.set("work", blocks(copy_bytes(found)) if self._pairs.at_once else NO_BLOCKS)
             requests.set(kept, blocks(found.scored))
             requests.drop("work")
             return
@@ -226,7 +224,7 @@ class Head:
         selection = self._spec.logprobs.selection
         if self._spec.logprobs.label_loss is not None:
             self._gradients_of_labels(found, rows)
-        elif self._pairs is not None and self._pairs.at_once:
+        elif self._pairs is not None and selection is None:
             self._gradients_at_once(found, rows)
         elif selection is not None and found.is_float32:
             self._gradients_of_sums(found, rows)
@@ -299,9 +297,12 @@ class Head:
             requests.replace("gradients", blocks(found.whole))
 
     def _gradients_at_once(self, found: AllLogits, rows: Hashable) -> None:
-        """Compute the gradient of gather, that of the log-softmax of all logits, and that of their slice."""
+        """Compute the gradient of gather, that of the log-softmax of all logits, and that of their slice.
+
+        A kernel makes the second alone.
+        """
         requests, scored = self._requests, blocks(found.scored)
-        requests.set("gradient of gather", scored)
+        requests.set("gradient of gather", scored if self._pairs is not None and self._pairs.at_once else NO_BLOCKS)
         requests.set("gradients", scored)
         requests.drop((rows, "logits"), "gradient of gather")
         requests.replace("gradients", blocks(found.whole))

@@ -181,7 +181,7 @@ class _Trial:
             self._score(batch, adapted=True)
         if facts.has_reference_pass and not spec.precompute_ref_log_probs:
             for ends in (False, True) if facts.has_shifted_rows else (True,):
-                holds = pairs is not None and (pairs.is_logged if ends else pairs.at_once)
+                holds = pairs is not None and (pairs.by_kernel if ends else pairs.at_once)
                 self._score(batch, adapted=False, holds=holds)
         self._head.end_loss(batch)
         if empties:

@@ -117,9 +117,9 @@ class PairLoss:
     slices: bool = True
     """Whether those of the last token, which predict nothing, are left out by a slice."""
     at_once: bool = False
-    """Whether float32 logits of all rows get one log-softmax, next to which they stay; else `Selection`."""
-    is_logged: bool = False
-    """Whether the logits of the reference stay too, and the entropy of the policy is computed at the end."""
+    """Whether float32 logits of all rows get one log-softmax, next to which they stay; else see `selection`."""
+    by_kernel: bool = False
+    """Whether a kernel reads a copy of the slice, and all logits stay until they are logged, the reference's too."""
 
 
 CHUNK_TOKENS = 256
@@ -176,7 +176,7 @@ class Logprobs(StrEnum):
     PAIRS_OF_COMPLETIONS = "pairs_of_completions"
     """DPO and KTO of ms-swift 4.6: logits of completions at once, log-sum-exp row by row."""
     PAIRS_OF_ROWS = "pairs_of_rows"
-    """Those of trl 1.9, which axolotl runs: the same of all tokens, and their entropy."""
+    """Those of axolotl 0.19: logits of all tokens at once, whose log-sum-exp is a kernel's."""
     PAIRS_AT_ONCE = "pairs_at_once"
     """Those of LLaMA-Factory 0.9.5: one log-softmax of all tokens, in float32."""
 
@@ -240,12 +240,11 @@ _SELECTIONS: Mapping[Logprobs, Selection] = {
     Logprobs.SELECTIVE_IN_PLACE: Selection(in_place=True),
     Logprobs.SELECTIVE_KEPT: Selection(keeps_outputs=True),
     Logprobs.PAIRS_OF_COMPLETIONS: Selection(divides=False),
-    Logprobs.PAIRS_OF_ROWS: Selection(divides=False),
 }
 
 _PAIR_LOSSES: Mapping[Logprobs, PairLoss] = {
     Logprobs.PAIRS_OF_COMPLETIONS: PairLoss(of_prompts=False, slices=False),
-    Logprobs.PAIRS_OF_ROWS: PairLoss(is_logged=True),
+    Logprobs.PAIRS_OF_ROWS: PairLoss(by_kernel=True),
     Logprobs.PAIRS_AT_ONCE: PairLoss(at_once=True),
 }
 

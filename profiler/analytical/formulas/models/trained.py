@@ -344,20 +344,19 @@ def copy_bytes(logits: AllLogits) -> Count:
 def waiting_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what a loss of preferences holds next to what backward needs, while the last pass of its reference runs.
 
-    At once: the policy's logits, and with a KL term those of the reference's other pass. What is logged is held in its
-    own type; in float32 backward needs it anyway. By hand, 2 rows of 11 tokens, V = 100: 8,800 B of DPO, 17,600 of KTO.
+    The policy's logits, and at once with a KL term those of the reference's other pass too. By hand, 2 rows of 11
+    tokens, V = 100: 8,800 B of DPO, 17,600 B of KTO.
 
     Source: `get_batch_loss_metrics` and `concatenated_forward` in LLaMA-Factory's `train/dpo/trainer.py` and
     `train/kto/trainer.py`, 0.9.5, where a selection of rows takes the place of all of them; `_compute_loss` in
-    `dpo_trainer.py` and `kto_trainer.py` of trl 1.9.
+    `dpo_trainer.py` and `kto_trainer.py` of trl 1.9; `selective_log_softmax` in axolotl 0.19's
+    `monkeypatch/trainer/utils.py`.
     """
     pairs = spec.logprobs.pair_loss
-    if pairs is None:
+    if pairs is None or not (pairs.at_once or pairs.by_kernel):
         return 0
     logits = all_logits(spec, architecture, batch)
-    if pairs.at_once:
-        return (2 if spec.recipe.facts.has_shifted_rows else 1) * logits.whole
-    return where(logits.is_float32, 0, logits.whole) if pairs.is_logged else 0
+    return (2 if pairs.at_once and spec.recipe.facts.has_shifted_rows else 1) * logits.whole
 
 
 def _logits_text(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> str:
