@@ -176,7 +176,7 @@ class Logprobs(StrEnum):
     PAIRS_OF_COMPLETIONS = "pairs_of_completions"
     """DPO and KTO of ms-swift 4.6: logits of completions at once, log-sum-exp row by row."""
     PAIRS_OF_ROWS = "pairs_of_rows"
-    """Those of axolotl 0.19: logits of all tokens at once, whose log-sum-exp is a kernel's."""
+    """Those of axolotl 0.18 and 0.19: logits of all tokens at once, whose log-sum-exp is of a kernel."""
     PAIRS_AT_ONCE = "pairs_at_once"
     """Those of LLaMA-Factory 0.9.5: one log-softmax of all tokens, in float32."""
 

@@ -349,7 +349,7 @@ def waiting_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
 
     Source: `get_batch_loss_metrics` and `concatenated_forward` in LLaMA-Factory's `train/dpo/trainer.py` and
     `train/kto/trainer.py`, 0.9.5, where a selection of rows takes the place of all of them; `_compute_loss` in
-    `dpo_trainer.py` and `kto_trainer.py` of trl 1.9; `selective_log_softmax` in axolotl 0.19's
+    `dpo_trainer.py` and `kto_trainer.py` of trl 1.9; `selective_log_softmax` in axolotl 0.18's
     `monkeypatch/trainer/utils.py`.
     """
     pairs = spec.logprobs.pair_loss

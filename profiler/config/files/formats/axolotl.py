@@ -34,7 +34,7 @@ _PLUGINS = ("LigerPlugin", "SwanLabPlugin")
 
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 _PREFERENCES: Mapping[object, Recipe] = {**PREFERENCES, "ipo": Recipe.DPO}
-"""Trainers of trl 1.9 (`core/builders/rl.py` of 0.19)."""
+"""Trainers of trl 1.8 (`core/builders/rl.py`)."""
 
 _ATTENTION = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
 
