@@ -252,10 +252,7 @@ MS_SWIFT = Vocabulary(
         "modules_to_save": "lora_modules_to_save",
         "target_parameters": "lora_target_parameters",
     },
-    values={
-        "attn_implementation": {each: each for each in ("flash_attention_2", "flash_attention_3")}
-        | {"flash_attn": "flash_attention_2"},
-    },
+    values={"attn_implementation": {"flash_attn": "flash_attention_2"}},
     defaults={
         "per_device_train_batch_size": 1,
         "per_device_eval_batch_size": 1,
