@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from profiler.config.files.companion_files import with_inner_deepspeed
 from profiler.config.notes import Note
 from profiler.config.options.reading import show
+from profiler.config.trials.key_values import OTHER_TRAINER
 from profiler.config.trl.argument_keys import CONTAINERS, FREE_KEYS, KEY_OF, is_trl_key
 from profiler.config.trl.config import TRL_DEFAULTS
 from profiler.config.trl.parts import JobFile
@@ -25,7 +26,6 @@ from profiler.domain.trials.trial import TRIAL_KEYS
 SHOWN = 6
 """Most unknown keys that a sentence names."""
 
-OTHER_TRAINER = "is a trainer of"
 RUN_IT = "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md)."
 BY_KEYS = "the job by keys of a trial (model=NAME tuning=lora ...)"
 """What answers for a file that is not read."""

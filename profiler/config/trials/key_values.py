@@ -175,7 +175,8 @@ def without_other_recipes(
 
 
 NO_MEANING = "has no meaning with recipe="
-"""How the problem of a key begins that a recipe does not have."""
+OTHER_TRAINER = "is a trainer of"
+"""How the problem begins of a key that a recipe does not have, and of a trainer of another program without a recipe."""
 
 
 def other_recipe_faults(

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from profiler.analytical.estimate import estimate, estimate_with_replay, has_form
 from profiler.analytical.explanation.explained import card_verdict
 from profiler.analytical.formulas.sizes.rounding import with_fragments
-from profiler.config.files.vocabulary import OTHER_TRAINER
 from profiler.config.models.context import model_lines
 from profiler.config.options.reading import show
-from profiler.config.trials.key_values import NO_MEANING
+from profiler.config.trials.key_values import NO_MEANING, OTHER_TRAINER
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl_releases.facts import RELEASES, spans_text
 from profiler.constraints.table import keys_refused_in_a_sweep
