@@ -78,16 +78,22 @@ def test_a_command_is_in_its_table(row: dict[str, str]) -> None:
 
 
 def test_the_estimate_is_as_far_from_other_trainers_as_said() -> None:
-    """Three are within 0.25 % of allocated memory, one counts logits of prompts, and two reserve more than that."""
+    """All but three are within 0.5 % of allocated memory; four reserve more than is said, and one less."""
     answered = [row for row in COMMANDS if row["estimated_allocated_bytes"]]
     errors = {
         kind: sorted(int(row[f"estimated_{kind}_bytes"]) / int(row[f"{kind}_bytes"]) - 1 for row in answered)
         for kind in ("allocated", "reserved")
     }
-    assert len(answered) == 5
-    assert sum(abs(error) < 0.0025 for error in errors["allocated"]) == 3
-    assert errors["allocated"][-1] == pytest.approx(0.027, abs=0.001)
-    assert errors["reserved"][:2] == pytest.approx([-0.057, -0.057], abs=0.001)
+    assert len(answered) == 16
+    assert sum(abs(error) < 0.005 for error in errors["allocated"]) == 13
+    assert errors["allocated"][-2:] == pytest.approx([0.006, 0.027], abs=0.001)
+    assert errors["allocated"][0] == pytest.approx(-0.126, abs=0.001)
+    assert errors["reserved"][:4] == pytest.approx([-0.119, -0.063, -0.057, -0.057], abs=0.001)
+    assert errors["reserved"][-1] == pytest.approx(0.149, abs=0.001)
+    preferred = [row for row in answered if row["job"].startswith(("DPO", "KTO"))]
+    of_pairs = [int(row["estimated_allocated_bytes"]) / int(row["allocated_bytes"]) - 1 for row in preferred]
+    assert len(of_pairs) == 11
+    assert -0.005 < sorted(of_pairs)[1] < max(of_pairs) < 0.001
 
 
 ABSOLUTE = re.compile(r"(?<![\w./:])/\w[\w.-]*/")

@@ -64,28 +64,29 @@ _READ = (
     _Read(
         "LLaMA-Factory",
         "LLaMA-Factory 0.9.6",
-        "YAML, and `llamafactory-cli train` in a shell script or after `--`: `stage: sft` with `finetuning_type: lora` "
-        "or `full`, 4-bit weights, its own files of DeepSpeed; its defaults, types and loss",
-        "other stages (DPO, KTO and reward models make the logits of all tokens), freeze, OFT, GaLore, APOLLO, BAdam, "
-        "Muon, Unsloth, KTransformers, Megatron, neat packing, PiSSA, DoRA, 8 bits, float16 over 4 bits, adapters that "
-        "are trained further, models with images",
+        "YAML, and `llamafactory-cli train` in a shell script or after `--`: `stage: sft`, `dpo` or `kto` with "
+        "`finetuning_type: lora` or `full`, 4-bit weights, its own files of DeepSpeed; its defaults, types and losses",
+        "other stages, `pref_loss: orpo` and `simpo`, Liger's kernels with preferences, freeze, OFT, GaLore, "
+        "APOLLO, BAdam, Muon, Unsloth, KTransformers, Megatron, neat packing, PiSSA, DoRA, 8 bits, float16 over 4 "
+        "bits, adapters that are trained further, models with images",
         "llama_factory",
     ),
     _Read(
         "axolotl",
         "axolotl 0.18",
-        "YAML, and `axolotl train` in a shell script or after `--`: SFT, `reward_model: true` and `rl: grpo`; LoRA, "
-        "QLoRA, full; packing, Liger's kernels where all are on; its defaults, types and loss",
-        "other trainers, FSDP, context and tensor parallelism, offloaded activations, plugins, single kernels of "
-        "Liger, 8 bits, float16, LoftQ, DoRA, ReLoRA, new tokens, adapters that are trained further, models "
-        "with images",
+        "YAML, and `axolotl train` in a shell script or after `--`: SFT, `reward_model: true` and `rl: grpo`, "
+        "`dpo`, `ipo` or `kto`; LoRA, QLoRA, full; packing, Liger's kernels where all are on; its defaults, types and "
+        "losses",
+        "other trainers, full fine-tuning by KTO, FSDP, context and tensor parallelism, offloaded activations, "
+        "plugins, single kernels of Liger, 8 bits, float16, LoftQ, DoRA, ReLoRA, new tokens, adapters that are trained "
+        "further, models with images",
         "axolotl",
     ),
     _Read(
         "ms-swift",
         "ms-swift 4.6",
-        "`swift sft` and `swift rlhf --rlhf_type grpo` or `rm`, and their files `swift/cli/*.py` by `torchrun` or "
-        "`python`, in YAML, in a shell script or after `--`: LoRA, full "
+        "`swift sft` and `swift rlhf --rlhf_type grpo`, `dpo`, `kto` or `rm`, and their files `swift/cli/*.py` by "
+        "`torchrun` or `python`, in YAML, in a shell script or after `--`: LoRA, full "
         "and 4-bit weights, its own files of DeepSpeed, vLLM; its defaults and losses",
         "other trainers, Megatron, sequence parallelism, padding-free batches, weights and optimizer moved away while "
         "vLLM generates, FSDP's own file, other tuners, models with images, rows without `max_length`, version 2",

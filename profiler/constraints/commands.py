@@ -79,6 +79,11 @@ def _lacks_layers(architecture: Architecture) -> bool:
 
 SWEEPS = (
     _sweep(
+        {"logprobs": lambda value: value.pair_loss is not None},
+        "a sweep runs trl's trainers, and this loss is that of another program",
+        "Use `python -m profiler.estimate`, or run the command itself by `python -m profiler.run`.",
+    ),
+    _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",
         "Use vllm_mode=colocate, or `python -m profiler.estimate`.",

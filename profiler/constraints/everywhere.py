@@ -9,7 +9,7 @@ from profiler.domain.architectures.families import family_of
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.recipe import GENERATING, OF_DATA, Recipe
+from profiler.domain.trials.recipe import OF_DATA, Recipe
 from profiler.domain.trials.trial import (
     ZERO_OF_WEIGHTS,
     Attention,
@@ -164,8 +164,6 @@ _FOUR_BITS = "bitsandbytes 4-bit"
 _WITH_CRITIC = "is not combined with critic=true, which is trained as a whole on one GPU"
 _WITH_TOKENS = "is not combined with use_dynamic_bsz=true, which splits the rows of whole optimizer steps"
 _BY_TOKENS = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": anything}
-_WAYS_OF_LABELS = f"Use logprobs={', '.join(each for each in Logprobs if each.is_of_labels)}."
-_WAYS_OF_COMPLETIONS = f"Use logprobs={', '.join(each for each in Logprobs if each.is_of_completions)}."
 _FLASH = {"attn_implementation": Attention.FLASH_ATTENTION_2}
 
 
@@ -188,6 +186,10 @@ def _next_batch(case: Case) -> str:
     step = spec.num_generations // gcd(spec.num_generations, spec.steps_per_generation * spec.num_processes)
     enough = -(-spec.per_device_train_batch_size // step) * step
     return f"The next batch that it divides is per_device_train_batch_size={enough}."
+
+
+def _ways(case: Case) -> str:
+    return f"Use logprobs={', '.join(way for way in Logprobs if way.is_of(case.spec.recipe))}."
 
 
 def _ends_with_its_positions(architecture: Architecture) -> bool:
@@ -258,9 +260,13 @@ EVERYWHERE = (
         "with recipe={spec.recipe} the loss does not depend on the model",
         "Use beta=null, which is trl's default.",
     ),
-    # `KTOTrainer.__init__` in trl 1.16: the KL term of a row is that of its neighbour's completion.
+    # `KTOTrainer.__init__` in trl 1.16 and 1.9: the KL term of a row is that of its neighbour's completion.
     _everywhere(
-        {"per_device_train_batch_size": 1, "recipe": Recipe.KTO},
+        {
+            "per_device_train_batch_size": 1,
+            "recipe": Recipe.KTO,
+            "logprobs": one_of(Logprobs.FUSED, Logprobs.PAIRS_OF_ROWS),
+        },
         "must be at least 2 with recipe=kto, because its KL term pairs the rows of a batch",
         "Use per_device_train_batch_size=2.",
     ),
@@ -313,23 +319,20 @@ EVERYWHERE = (
     _everywhere({"activation_offloading": True, "critic": True}, _WITH_CRITIC, "Set activation_offloading=false."),
     _everywhere({"use_liger_kernel": True, "critic": True}, _WITH_CRITIC, "Set use_liger_kernel=false."),
     _everywhere(
-        {"logprobs": lambda value: not value.is_of_labels, "recipe": Recipe.SFT},
-        "is of recipes that generate completions, and recipe is sft",
-        _WAYS_OF_LABELS,
-    ),
-    _everywhere(
-        {"logprobs": lambda value: not value.is_of_completions, "recipe": one_of(*GENERATING)},
-        "is of recipe=sft, and recipe is {spec.recipe}",
-        _WAYS_OF_COMPLETIONS,
-    ),
-    _everywhere(
-        {"logprobs": other_than(Logprobs.FUSED), "recipe": one_of(*OF_DATA - {Recipe.SFT})},
+        {"logprobs": anything, "recipe": anything},
         "is not a way of the trainer of recipe={spec.recipe}",
-        "Use logprobs=fused.",
+        _ways,
+        when=lambda case: not case.spec.logprobs.is_of(case.spec.recipe),
+    ),
+    # LLaMA-Factory sets it to false, and ms-swift refuses it (`DPOTrainer.__init__` of both).
+    _everywhere(
+        {"precompute_ref_log_probs": True, "logprobs": one_of(Logprobs.PAIRS_AT_ONCE, Logprobs.PAIRS_OF_COMPLETIONS)},
+        "is no setting of the program whose loss is logprobs={spec.logprobs}",
+        "Use precompute_ref_log_probs=false.",
     ),
     _everywhere(
         {"use_liger_kernel": True, "logprobs": lambda value: not value.is_of_completions},
-        "is not combined with logprobs={spec.logprobs}, because Liger's loss of labels makes no logits",
+        "is not combined with logprobs={spec.logprobs}, because Liger's losses make no logits",
         "Use logprobs=fused, or use_liger_kernel=false.",
     ),
     # verl asks for the same limit.

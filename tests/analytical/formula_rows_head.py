@@ -33,11 +33,13 @@ from profiler.analytical.formulas.head import (
     score_scratch,
     tile,
 )
+from profiler.analytical.formulas.models.trained import waiting_logits
 from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling, state_bytes
 from profiler.analytical.formulas.sizes.quantities import Term
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import generated_inputs
 from profiler.domain.architectures.architecture import LinearAttention
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR, Dtype, Logprobs, Tuning
 
 OF_QWEN3_NEXT = LinearAttention(
@@ -87,6 +89,23 @@ def _of_long_rows(logprobs: Logprobs, logits: int, rows: int = 2) -> Row:
     return row(logged, spec, TOY, replace(LONG, rows=rows), is_=logits, why=why)
 
 
+def waiting(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+    return Term(waiting_logits(spec, architecture, batch))
+
+
+def _of_pairs(
+    spec: TrialKeys, kept: int, forward: int, backward: int, score: int, classes: int, held: int
+) -> list[Row]:
+    return [
+        row(head_saved, spec, TOY, LABELLED, part="logits", is_=kept),
+        row(head_forward_scratch, spec, TOY, LABELLED, part="logits", is_=forward),
+        row(head_backward_scratch, spec, TOY, LABELLED, part="logits", is_=backward),
+        row(score_scratch, spec, TOY, LABELLED, part="logits", is_=score),
+        row(all_logits_classes_bytes, spec, TOY, LABELLED, is_=classes),
+        row(waiting, spec, TOY, LABELLED, is_=held),
+    ]
+
+
 def in_chunks(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     found = head_backward_scratch(spec, architecture, batch)
     return Term(found.logits.size + found.activations.size + found.gradients.size)
@@ -126,6 +145,10 @@ _TRAINED = replace(CAST, logprobs=Logprobs.FULL)
 _HALF_LORA = replace(LORA, dtype=Dtype.FLOAT16, bf16=True)
 _ALL, _SELECTIVE = replace(FULL, logprobs=Logprobs.FULL), replace(FULL, logprobs=Logprobs.SELECTIVE)
 _IN_PLACE = replace(FULL, logprobs=Logprobs.SELECTIVE_IN_PLACE)
+_OF_ROWS = replace(FULL, recipe=Recipe.DPO, logprobs=Logprobs.PAIRS_OF_ROWS, max_length=11, max_prompt_length=5)
+_AT_ONCE = replace(_OF_ROWS, logprobs=Logprobs.PAIRS_AT_ONCE)
+_OF_COMPLETIONS = replace(_OF_ROWS, logprobs=Logprobs.PAIRS_OF_COMPLETIONS)
+_LONG_KTO = replace(_OF_ROWS, recipe=Recipe.KTO, max_length=1001, max_prompt_length=501)
 _TILE = 10 * 32_768 * 2
 
 HEAD_ROWS = (
@@ -173,6 +196,21 @@ HEAD_ROWS = (
     # A slice of one row is not copied.
     _of_long_rows(Logprobs.NLL_TWO_COPIES, 400_400 + 3 * 128 * 100 * 4, rows=1),
     _of_long_rows(Logprobs.NLL, 400_400, rows=1),
+    # 2 rows of 11 tokens: 8,800 B in float32, of which the last tokens have 800 B, and 4,400 B in bfloat16.
+    *_of_pairs(_OF_COMPLETIONS, 8_800, 4_400, 4 * 4_400, 13_200, 3 * 8_800 + 4_400 + 2 * 4_400, 0),
+    *_of_pairs(_OF_ROWS, 8_000, 8_800, 8_800, 8_800 + 8_000, 2 * 8_800 + 4_400 + 2 * 8_000, 8_800),
+    *_of_pairs(_AT_ONCE, 8_000, 8_800 + 8_000, 2 * 8_000, 8_800 + 2 * 8_000, 2 * 8_800 + 4_400 + 3 * 8_000, 8_800),
+    # With a KL term the logits of the reference's own rows wait for those of its other pass.
+    row(waiting, replace(_AT_ONCE, recipe=Recipe.KTO), TOY, LABELLED, is_=2 * 8_800),
+    # Without autocast logits are in bfloat16, if they are not made float32.
+    *_of_pairs(replace(_OF_ROWS, bf16=False), 4_000, 4_400, 4_400, 4_400 + 4_000, 2 * 4_400 + 2 * 4_000, 4_400),
+    row(head_saved, replace(_OF_COMPLETIONS, bf16=False), TOY, LABELLED, part="logits", is_=4_400),
+    row(head_saved, replace(_AT_ONCE, bf16=False), TOY, LABELLED, part="logits", is_=8_000),
+    # The slice of one row is no copy.
+    row(score_scratch, _AT_ONCE, TOY, replace(LABELLED, rows=1), part="logits", is_=4_400 + 4_000),
+    row(logged, _OF_ROWS, TOY, LABELLED, is_=2 * 8_800 + 2_400, why="both, and the chosen completions"),
+    row(logged, replace(_OF_ROWS, precompute_ref_log_probs=True), TOY, LABELLED, is_=8_800 + 2_400),
+    row(logged, _LONG_KTO, TOY, LONG, is_=2 * 800_800 + 800_000 + 400_000, why="copies of all, and of the good"),
     *_of_chunks(Logprobs.CHUNKED_NLL, 4_000 + 3 * 8_000, 3 * 8_000),
     *_of_chunks(Logprobs.CHUNKED_NLL_MASKED, 4_000 + 3 * 8_000, 4_000 + 3 * 8_000),
     *_of_chunks(Logprobs.CHUNKED_NLL_CAST, 4 * 8_000, 4 * 8_000),

@@ -18,6 +18,7 @@ from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
 from profiler.analytical.estimate import estimate_with_replay, phase_instants
 from profiler.analytical.many import estimate_table, table_of
+from profiler.analytical.replayed.trial import replayed_counters
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Category, Phase
@@ -25,7 +26,7 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Attention, Backend, Dtype, Lengths, TrialSpec, Tuning
+from profiler.domain.trials.trial import Attention, Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
 from profiler.estimate.main import main
 from profiler.worker.simulated import simulate
 
@@ -51,10 +52,13 @@ def preferring(recipe: Recipe, **keys: Any) -> TrialSpec:
 @st.composite
 def specs(draw: st.DrawFn, recipes: Sequence[Recipe] = (*REFERRING, Recipe.REWARD)) -> TrialSpec:
     recipe, rows = draw(st.sampled_from(recipes)), draw(st.sampled_from([2, 3, 4, 16]))
-    before = recipe in REFERRING and draw(st.booleans())
+    logprobs = draw(st.sampled_from([each for each in Logprobs if each.is_of(recipe)]))
+    of_trl = logprobs is Logprobs.FUSED or (logprobs.pair_loss is not None and logprobs.pair_loss.by_kernel)
+    before = recipe in REFERRING and of_trl and draw(st.booleans())
     prompt = {"max_prompt_length": draw(st.integers(1, 256))} if recipe in REFERRING else {}
     return preferring(
         recipe,
+        logprobs=logprobs,
         model=draw(st.sampled_from(DENSE)),
         tuning=draw(st.sampled_from(Tuning)),
         optim=draw(st.sampled_from(COUNTED_OPTIMIZERS)),
@@ -111,6 +115,48 @@ def test_a_reference_within_the_loss_by_hand() -> None:
     assert Category.OPTIMIZER_STATE not in scores[1]
     assert scores[0][Category.REFERENCE] == scores[0][Category.WEIGHTS]
     assert scores[1][Category.REFERENCE] == 0
+
+
+def test_each_recipe_has_its_ways() -> None:
+    pairs = {Logprobs.PAIRS_OF_COMPLETIONS, Logprobs.PAIRS_OF_ROWS, Logprobs.PAIRS_AT_ONCE}
+    for recipe in Recipe:
+        found = {each for each in Logprobs if each.is_of(recipe)}
+        assert Logprobs.FUSED in found
+        assert found & pairs == (pairs if recipe in REFERRING else set())
+        assert recipe is not Recipe.REWARD or found == {Logprobs.FUSED}
+
+
+def test_logits_of_other_programs_by_hand() -> None:
+    """A pair of 512 + 512 tokens of LLaMA-Factory: 2 x 1,024 x 151,936 float32 logits, and one token less per row.
+
+    In the last pass of the reference there are two of the former, and what the policy keeps, a copy and a log-softmax.
+    """
+    keys = {"max_prompt_length": 512, "per_device_train_batch_size": 1, "lengths": Lengths.FORCED}
+    whole, scored = 2 * 1_024 * 151_936 * 4, 2 * 1_023 * 151_936 * 4
+    trial = dpo(**keys, logprobs=Logprobs.PAIRS_AT_ONCE)
+    found = phase_instants(trial, architecture(trial.model))
+    assert found[Phase.SCORE].sizes[Category.LOGITS] == 2 * whole + 3 * scored
+    assert found[Phase.FORWARD].sizes[Category.LOGITS] == whole + 2 * scored
+    assert found[Phase.SCORE].sizes[Category.REFERENCE] == found[Phase.SCORE].sizes[Category.WEIGHTS]
+    # Its reference has the type of autocast.
+    wide = phase_instants(replace(trial, dtype=Dtype.FLOAT32), architecture(trial.model))[Phase.SCORE].sizes
+    assert wide[Category.REFERENCE] == pytest.approx(wide[Category.WEIGHTS] / 2, rel=1e-6)
+    # It requires no gradient, so autocast keeps no copies of its weights: 494e6 x 2 B.
+    assert wide[Category.ACTIVATIONS] < 494e6
+    # ms-swift makes no logits of prompts but that of their last token.
+    of_completions = replace(trial, logprobs=Logprobs.PAIRS_OF_COMPLETIONS)
+    scores = phase_instants(of_completions, architecture(trial.model))[Phase.SCORE].sizes
+    assert scores[Category.LOGITS] == 2 * 513 * 151_936 * (4 + 4 + 2)
+
+
+@pytest.mark.parametrize("tuning", [Tuning.FULL, Tuning.LORA])
+@pytest.mark.parametrize("recipe", REFERRING)
+@pytest.mark.parametrize("logprobs", [each for each in Logprobs if each.pair_loss is not None])
+def test_a_replay_has_the_peak_of_each_pair_loss(logprobs: Logprobs, recipe: Recipe, tuning: Tuning) -> None:
+    keys = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps": 2, "max_length": 768}
+    trial = preferring(recipe, tuning=tuning, logprobs=logprobs, lengths=Lengths.FORCED, **keys)
+    peak = replayed_counters(trial, architecture(trial.model)).peak_allocated_bytes
+    assert peak == pytest.approx(estimate(trial, architecture(trial.model)).peak_allocated_bytes, rel=0.005)
 
 
 @given(specs())

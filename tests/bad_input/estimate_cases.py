@@ -503,7 +503,18 @@ FILES = (
     bad("--", "trl", "env", says="launch= … runs trl env, which trains nothing"),
     bad("--", "trl", "fly", says="launch= … runs trl fly, and trl has no such command"),
     bad("launch=trl grpo '", says="launch= … is not a command (no closing quotation)"),
-    bad("--", "swift", "rlhf", "--model", "tiny", says="rlhf_type= … is a trainer of ms-swift 4.6 that is not read"),
+    bad(
+        "--",
+        "swift",
+        "rlhf",
+        "--model",
+        "tiny",
+        says="max_length= … is absent, and then ms-swift cuts rows at the long",
+    ),
+    bad(
+        *("--", "swift", "rlhf", "--rlhf_type", "cpo", "--model", "tiny"),
+        says="rlhf_type= … is a trainer of ms-swift 4.6 that is not read",
+    ),
     bad(
         "config=t.py",
         files={"t.py": "from trl import GRPOConfig\ndef f(): return f()\nGRPOConfig(num_generations=f())"},

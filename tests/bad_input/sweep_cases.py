@@ -180,6 +180,12 @@ VALUES = (
     ),
     bad(GRID, "use_vllm=true", "vllm_gpu_memory_utilization=1.1", says="=1.1: must be more than 0 and at most 1"),
     bad(GRID, "use_vllm=true", "vllm_mode=there", says="vllm_mode=there: must be one of colocate, server"),
+    bad(
+        GRID,
+        "recipe=dpo",
+        "logprobs=pairs_at_once",
+        says="logprobs=pairs_at_once: a sweep runs trl's trainers, and this loss is that of another program",
+    ),
     bad(GRID, "use_vllm=true", "vllm_mode=server", says="vllm_mode=server: a sweep does not run vLLM on other GPUs"),
     bad(
         GRID,

@@ -9,7 +9,7 @@ from profiler.config.trials.key_values import without_other_recipes
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.keys import Key, Kind, MemoryOrder
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import ALL_LINEAR, TRIAL_KEYS, DistributedType, TrialSpec, Tuning, VllmMode
+from profiler.domain.trials.trial import ALL_LINEAR, TRIAL_KEYS, DistributedType, Logprobs, TrialSpec, Tuning, VllmMode
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -56,7 +56,10 @@ def normalised(values: Mapping[str, object]) -> TrialSpec:
         found["distributed_type"] = DistributedType.NO
     if not values["use_dynamic_bsz"]:
         found["ppo_max_token_len_per_gpu"] = None
-    return TrialSpec(**without_other_recipes(found, Recipe(str(values["recipe"]))))
+    recipe, logprobs = Recipe(str(values["recipe"])), Logprobs(str(values["logprobs"]))
+    if logprobs.pair_loss is not None and not logprobs.is_of(recipe):
+        found["logprobs"] = Logprobs.FUSED
+    return TrialSpec(**without_other_recipes(found, recipe))
 
 
 def _is_aligned(values: Mapping[str, object]) -> bool:

@@ -193,10 +193,32 @@ CHANGED = [
         {"use_vllm": True, "vllm_mode": "colocate", "sleep_level": 1},
         {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.9, "vllm_enable_sleep_mode": True},
     ),
+    *(
+        ("llama_factory", {"stage": kind, "pref_beta": 0.2, "lora_dropout": 0.1}, {"recipe": kind, "beta": 0.2})
+        for kind in ("dpo", "kto")
+    ),
+    ("llama_factory", {"stage": "dpo"}, {"beta": 0.1, "max_length": 2048, "logprobs": "pairs_at_once"}),
+    ("llama_factory", {"stage": "dpo", "lora_dropout": 0.1}, {"lora_dropout": 0.0}),
+    ("llama_factory", {"stage": "kto", "per_device_train_batch_size": 1}, {"logprobs": "pairs_at_once"}),
+    ("llama_factory", {"stage": "dpo", "finetuning_type": "full"}, {"tuning": "full", "dtype": "float32"}),
+    ("ms_swift", {"rlhf_type": "dpo"}, {"recipe": "dpo", "beta": 0.1, "logprobs": "pairs_of_completions"}),
+    (
+        "ms_swift",
+        {"rlhf_type": "dpo", "beta": 0.5},
+        {"gradient_accumulation_steps": 16, "lora_dropout": 0.0, "beta": 0.5},
+    ),
+    ("ms_swift", {"rlhf_type": "kto", "loss_type": "kto"}, {"recipe": "kto", "logprobs": "pairs_of_completions"}),
     ("ms_swift rm", {"train_type": "lora", "lora_dropout": 0.1}, {"recipe": "reward", "lora_dropout": 0.0}),
     ("ms_swift rm", {"per_device_train_batch_size": 4}, {"gradient_accumulation_steps": 4}),
     ("axolotl reward", {"pad_to_sequence_len": False}, {"lengths": "ragged"}),
     ("axolotl", {"reward_model": False}, {"recipe": "sft"}),
+    ("axolotl", {"rl": "dpo"}, {"recipe": "dpo", "beta": 0.1, "max_length": 1024, "logprobs": "pairs_of_rows"}),
+    ("axolotl", {"rl": "ipo", "rl_beta": 0.2}, {"recipe": "dpo", "beta": 0.2, "lengths": "ragged"}),
+    ("axolotl", {"rl": "dpo", "trl": {"beta": 0.3}, "rl_beta": 0.2}, {"beta": 0.3}),
+    ("axolotl", {"rl": "dpo", "precompute_ref_log_probs": True}, {"precompute_ref_log_probs": True}),
+    ("axolotl", {"rl": "dpo", "pad_to_sequence_len": True, "dpo_loss_type": ["hinge"]}, {"lengths": "ragged"}),
+    ("axolotl", {"rl": "kto", "micro_batch_size": 2}, {"recipe": "kto", "logprobs": "pairs_of_rows"}),
+    ("axolotl full", {"rl": "dpo"}, {"tuning": "full", "logprobs": "pairs_of_rows"}),
     ("axolotl", {"micro_batch_size": 4}, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}),
     ("axolotl", {"micro_batch_size": 4, "batch_size": 32}, {"gradient_accumulation_steps": 8}),
     ("axolotl", {"lora_r": 4}, {"lora_rank": 4, "lora_alpha": 16}),
@@ -248,7 +270,8 @@ OFF = {
         resize_token_embeddings_to_32x process_reward_model fp8 activation_offloading layer_offloading use_pose
         xformers_attention flex_attention sage_attention s2_attention flash_attn_cross_entropy flash_attn_rms_norm
         flash_attn_fuse_mlp chunked_cross_entropy cut_cross_entropy use_eaft tiled_mlp deepcompile fp32_norms gptq
-        relora use_kernels peft_use_dora liger_rope load_in_8bit
+        relora use_kernels peft_use_dora liger_rope load_in_8bit dpo_use_liger_kernel dpo_use_weighting
+        rl_adapter_ref_model
         """.split(),  # noqa: SIM905
     "ms_swift grpo": """
         vllm_enable_lora async_generate offload_optimizer offload_model use_gym_env log_entropy sync_ref_model
@@ -258,10 +281,15 @@ OFF = {
 
 REFUSED = [
     ("axolotl", {"rl": "orpo"}, "rl=orpo: is a trainer of axolotl 0.18 that is not read; those that are: grpo, sft, "),
+    ("axolotl", {"rl": "kto"}, "per_device_train_batch_size=1: must be at least 2 with recipe=kto"),
+    ("axolotl full", {"rl": "kto"}, "rl=kto: makes a float32 reference in full fine-tuning, without a formula here. "),
+    ("axolotl", {"rl": "dpo", "sample_packing": True}, "sample_packing=true: does not go with rl=dpo in axolotl"),
+    ("axolotl", {"rl": "dpo", "dpo_loss_type": ["sigmoid", "sft"]}, "dpo_loss_type=[sigmoid,sft]: of"),
     (
         "axolotl",
-        {"rl": "kto"},
-        "that is not read, because it makes the logits of policy and reference, as trl before 1",
+        {"rl": "dpo", **dict.fromkeys(("liger_rope", "liger_rms_norm", "liger_swiglu"), True)}
+        | {"liger_fused_linear_cross_entropy": True},
+        "use_liger_kernel=true: has no formula here with preferences in axolotl",
     ),
     ("axolotl reward", {"sample_packing": True}, "sample_packing=true: does not go with reward_model=true"),
     ("axolotl grpo", {"reward_model": True}, "rl=grpo: does not go with reward_model=true in axolotl"),
@@ -291,7 +319,10 @@ REFUSED = [
         "stage=ppo: is a trainer of LLaMA-Factory 0.9.6 that is not read; those that are: sft",
     ),
     ("llama_factory", {"stage": "rm"}, "because it scores rows by a head next to the LM head, and makes the logits of"),
-    ("llama_factory", {"stage": "kto"}, "stage=kto: is a trainer of LLaMA-Factory 0.9.6 that is not read, because"),
+    ("llama_factory", {"stage": "dpo", "pref_loss": "orpo"}, "pref_loss=orpo: has no reference, and no formula here. "),
+    ("llama_factory", {"stage": "dpo", "pref_loss": "simpo"}, "python -m profiler.run gpus=1xCARD runs the command"),
+    ("llama_factory", {"stage": "dpo", "enable_liger_kernel": True}, "use_liger_kernel=true: has no formula here with"),
+    ("llama_factory", {"stage": "dpo", "ref_model": "a/b"}, "ref_model=a/b: of"),
     ("llama_factory", {"do_train": None}, "do_train=null: is not true"),
     ("llama_factory", {"model_class": "llm"}, "model_class=llm: is a key of LLaMA-Factory 1"),
     ("llama_factory", {"finetuning_type": "freeze"}, "finetuning_type=freeze: has no formula here"),
@@ -325,14 +356,18 @@ REFUSED = [
     (
         "ms_swift",
         {"rlhf_type": "cpo"},
-        "rlhf_type=cpo: is a trainer of ms-swift 4.6 that is not read; those that are: grpo, sft, rm. "
+        "rlhf_type=cpo: is a trainer of ms-swift 4.6 that is not read; those that are: grpo, sft, rm, dpo, kto. "
         "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md).",
     ),
+    ("ms_swift", {"rlhf_type": "dpo", "use_liger_kernel": True}, "use_liger_kernel=true: has no formula here with"),
     (
         "ms_swift",
-        {"rlhf_type": "kto"},
-        "rlhf_type=kto: is a trainer of ms-swift 4.6 that is not read, because it makes",
+        {"rlhf_type": "dpo", "packing": True},
+        "packing=true: has no formula here with preferences in ms-swif",
     ),
+    ("ms_swift", {"rlhf_type": "dpo", "use_logits_to_keep": False}, "use_logits_to_keep=false: has no formula here"),
+    ("ms_swift", {"rlhf_type": "kto", "loss_type": "apo_zero_unpaired"}, "loss_type=apo_zero_unpaired: of"),
+    ("ms_swift", {"rlhf_type": "dpo", "max_length": None}, "max_length=null: is absent"),
     ("ms_swift rm", {"max_length": None}, "max_length=null: is absent"),
     ("ms_swift rm", {"packing": True}, "packing=true: is refused by ms-swift for a reward model"),
     ("ms_swift grpo", {"multi_turn_scheduler": "a"}, "multi_turn_scheduler=a: of"),
@@ -422,6 +457,17 @@ def test_what_changes_memory_is_refused_by_name(tmp_path, name, key):
     assert _said(tmp_path, name, **{key: False}).trial is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [("ms_swift", {"rlhf_type": "cpo"}), ("axolotl", {"rl": "orpo"}), ("llama_factory", {"stage": "rm"})],
+)
+def test_of_another_trainer_nothing_else_is_said(tmp_path, name, changed):
+    (error,) = _said(tmp_path, name, "max_length=512", **changed).errors
+    assert "that is not read" in error
+    answer = _said(tmp_path, name, "max_length=512", "max_completion_length=64")
+    assert "max_completion_length=64: has no meaning with recipe=sft" in " ".join(answer.errors)
+
+
 @pytest.mark.parametrize(("name", "changed", "problem"), REFUSED)
 def test_what_has_no_equal_is_refused_with_its_reason(tmp_path, name, changed, problem):
     answer = _said(tmp_path, name, **changed)
@@ -486,8 +532,8 @@ def test_a_command_states_processes_and_arguments(tmp_path, line, trial):
             "spreads layers of a model over several GPUs",
         ),
         (
-            "swift rlhf --model a/b",
-            "rlhf_type=dpo: is a trainer of ms-swift 4.6 that is not read, because it makes the",
+            f"swift rlhf --model {QWEN}",
+            "max_length=null: is absent, and then ms-swift cuts rows at the longest that the model allows",
         ),
         ("swift pt --model a/b --max_length 64", "rlhf_type=pt: is a trainer of ms-swift 4.6"),
         ("swift sft --model a/b --max_length $LONGEST", "is max_length in run.sh, which does not say what it is"),

@@ -3,21 +3,26 @@
 The fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`) computes logits
 in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0.14 with a log-softmax of each row
 (`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin). Its SFT took transformers' loss
-of all logits (`logprobs=nll` and its kin), then that of `chunked_loss.py`. All are in `profiler/training/recipes`.
+of all logits (`logprobs=nll` and its kin), then that of `chunked_loss.py`. All are in `profiler/training/recipes`,
+but losses of preferences of other programs than trl (`logprobs=pairs_of_rows` and its kin), which have the form only.
 """
 
-from dataclasses import dataclass
-
 from profiler.analytical.formulas.chunked_loss import chunked_backward, chunked_forward, chunked_saved
-from profiler.analytical.formulas.models.parameters import layers_of
-from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
+from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
+    INT64_BYTES,
+    AllLogits,
+    all_logits,
+    copy_bytes,
+    element_bytes,
+    trains_everything,
+    waiting_logits,
+)
 from profiler.analytical.formulas.models.weights import head_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import (
     Count,
-    Flag,
     HeadBytes,
     Term,
-    Words,
     both,
     larger,
     smaller,
@@ -97,75 +102,31 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AllLogits:
-    """Bytes of the tensors that are as wide as the vocabulary, where the logits of all rows exist at once."""
-
-    rows: Count
-    whole: Count
-    """The logits, [rows, C + 1, V], in the type of the outputs."""
-    scored: Count
-    """Those of the completions, [rows, C, V], in the same type: a quotient or a gradient."""
-    converted: Count
-    """The logits in the compute type; 0 if it is that of the outputs."""
-    row: Count
-    """The log-softmax of one row, [C, V], in its own type."""
-    cast_row: Count
-    """The logits of one row in the type of the log-softmax; 0 if it is their own."""
-    in_float32: Count
-    """The logits in float32, in which transformers computes a loss of labels."""
-    is_float32: Flag
-    """Whether the outputs are in float32, of which trl takes the log-sum-exp; of others the log-softmax of each row."""
-    capped: Count
-    """What the hyperbolic tangent that caps logits keeps until backward, in the compute type; 0 without one."""
-    words: Words
-    """The largest of them."""
-
-    @property
-    def narrow(self) -> Count:
-        """The logits in a narrower type than float32; 0 without one."""
-        return larger(self.converted, where(self.is_float32, 0, self.whole))
-
-
-def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> AllLogits:
-    """Return the sizes of logits. By hand, 2 rows, C = 10, V = 100, float32: 8,800, 8,000 and 4,000 B of a row."""
-    sizes, block, vocabulary = element_bytes(spec), block_of(spec), architecture.vocab_size
-    scored = batch.rows * batch.completion_tokens * vocabulary
-    whole = scored + batch.rows * vocabulary
-    row = block(batch.completion_tokens * vocabulary * sizes.log_softmax)
-    return AllLogits(
-        rows=batch.rows,
-        whole=block(whole * sizes.output),
-        scored=block(scored * sizes.output),
-        converted=where(sizes.output != sizes.compute, block(whole * sizes.compute), 0),
-        row=row,
-        cast_row=where(sizes.output < sizes.log_softmax, row, 0),
-        in_float32=block(whole * FLOAT32_BYTES),
-        is_float32=sizes.output == FLOAT32_BYTES,
-        capped=block(whole * sizes.compute) if layers_of(architecture).caps_logits else 0,
-        words=lambda: _logits_text(spec, architecture, batch),
-    )
-
-
-def _logits_text(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> str:
-    tokens, element = batch.completion_tokens, element_bytes(spec).output
-    if spec.logprobs.label_loss is not None:
-        tokens, element = batch.width, FLOAT32_BYTES
-    return f"{batch.rows} x {tokens} x {architecture.vocab_size} x {element} B, ..."
-
-
 def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """Return what log-probabilities keep of all logits until backward.
 
     The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V]; if
-    divided in place the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one log-softmax. And a tangent.
+    divided in place or not at all the tensor of which they are a slice, [rows, C + 1, V]. Of labels, or of preferences
+    at once: one log-softmax, or the copy that a kernel reads. And a tangent.
     """
     if spec.logprobs.label_loss is not None:
         return logits.in_float32 + logits.capped
     kept, selection = logits.rows * logits.row, spec.logprobs.selection
-    if selection is not None:
-        kept = where(logits.is_float32, logits.whole if selection.in_place else logits.scored, kept)
+    if _is_at_once(spec) or _is_by_kernel(spec):
+        kept = logits.scored
+    elif selection is not None:
+        kept = where(logits.is_float32, logits.whole if selection.keeps_whole else logits.scored, kept)
     return kept + logits.capped
+
+
+def _is_at_once(spec: TrialKeys) -> bool:
+    """Return whether a loss of preferences takes one log-softmax of all logits."""
+    return spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.at_once
+
+
+def _is_by_kernel(spec: TrialKeys) -> bool:
+    """Return whether a kernel of axolotl takes the log-probabilities of preferences."""
+    return spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.by_kernel
 
 
 def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -178,12 +139,16 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     (`_gradients_of_logits`), the logits if they are narrower, and their copies.
 
     By hand, 2 rows, C = 10, V = 100, under autocast, full: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
-    30,000 B. The tangent that caps logits reads one in the compute type, and keeps another: three in backward.
+    30,000 B. The tangent that caps logits reads one in the compute type, and keeps another: three in backward. Of
+    preferences at once three log-softmaxes or gradients, and the logits of policy and reference.
     """
     logits, selection, labels = all_logits(spec, architecture, batch), spec.logprobs.selection, spec.logprobs.label_loss
     if labels is not None:
         copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * copy_bytes(logits)
         return 3 * logits.in_float32 + logits.narrow + copies + logits.capped
+    if _is_at_once(spec) or _is_by_kernel(spec):
+        own = waiting_logits(spec, architecture, batch) + logits.whole + logits.converted
+        return own + (3 if _is_at_once(spec) else 2) * logits.scored + where(logits.converted > 0, 2, 1) * logits.capped
     found = 2 * logits.whole + logits.converted + logits.rows * logits.row
     found = found + where(logits.converted > 0, 2, 1) * logits.capped
     if selection is None:
@@ -197,7 +162,7 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile. Scores: the last hidden states, if another type of them is kept.
     Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
-    copy of a row that is cast for it.
+    copy of a row that is cast for it; of preferences at once, of all rows.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
@@ -209,7 +174,7 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return HeadBytes(logits=chunked_forward(spec, architecture, batch), activations=_all_hidden(hidden))
     if spec.logprobs.makes_all_logits:
         logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
-        full = logits.whole + logits.cast_row
+        full = logits.whole + (copy_bytes(logits) if _is_at_once(spec) else logits.cast_row)
         entropy = entropy_bytes(spec, architecture, batch)
         scratch = full if selection is None else _selective_scratch(selection, logits, entropy)
         return HeadBytes(logits=Term(scratch, logits.words), activations=_all_hidden(hidden))
@@ -253,8 +218,8 @@ def _selective_scratch(selection: Selection, logits: AllLogits, entropy: Count) 
     By hand, 2 rows, C = 10, V = 100, in float32, an entropy of 3 x 4,000 B: 12,000 B; kept, 8,800 B more.
     """
     row = where(logits.is_float32, logits.row, logits.cast_row)
-    if selection.in_place:
-        copied = where(logits.rows > 1, logits.scored, 0) + entropy
+    if selection.keeps_whole:
+        copied = copy_bytes(logits) + entropy if selection.divides else 0
         return where(
             logits.is_float32,
             larger(logits.converted, larger(copied, row)),
@@ -280,9 +245,12 @@ def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     """Return what is there, with what the head keeps, while trl logs a loss of labels; None for another loss.
 
     The outputs, and what `SFTTrainer.compute_loss` makes of them for entropy and accuracy, after autocast. By hand, as
-    above, with one copy and no entropy: 8,800 + 8,000 B.
+    above, with one copy and no entropy: 8,800 + 8,000 B. Of preferences see `_logged_pairs`.
     """
-    if (labels := spec.logprobs.label_loss) is None:
+    labels, pairs = spec.logprobs.label_loss, spec.logprobs.pair_loss
+    if pairs is not None and pairs.by_kernel:
+        return _logged_pairs(spec, architecture, batch)
+    if labels is None:
         return None
     logits = all_logits(spec, architecture, batch)
     copy, entropy = copy_bytes(logits), entropy_bytes(spec, architecture, batch) if labels.has_entropy else 0
@@ -290,9 +258,28 @@ def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     return Term(logits.whole + made, logits.words)
 
 
-def copy_bytes(logits: AllLogits) -> Count:
-    """Return a copy of the logits without those of the last token; that of a single row is no copy."""
-    return where(logits.rows > 1, logits.scored, 0)
+def _logged_pairs(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+    """Return what is there, with what the head keeps, while trl 1.9 logs a loss of preferences.
+
+    The policy's logits and the reference's, unless they were scored before training; of DPO a copy of the chosen
+    completions; of KTO a copy of all rows, and of those of their completions that are good, at most of all. The kernel
+    of the entropy copies nothing.
+
+    By hand, 2 rows of 11 tokens, V = 100, completions of 6: DPO 2 x 8,800 + 2,400 B; KTO 2 x 8,800 + 8,000 + 4,800 B.
+    """
+    logits = all_logits(spec, architecture, batch)
+    of_reference: Count = 0 if spec.precompute_ref_log_probs else logits.whole
+    made = good_completions_bytes(spec, architecture, batch)
+    if spec.recipe.facts.has_shifted_rows:
+        made = logits.scored + made
+    return Term(of_reference + waiting_logits(spec, architecture, batch) + made, logits.words)
+
+
+def good_completions_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the logits of the completions of good rows, which trl 1.9 selects: a half of pairs, else at most all."""
+    completion = batch.width - spec.max_prompt_length
+    rows = batch.rows if spec.recipe.facts.rows_are_single else batch.rows // 2
+    return block_of(spec)(rows * completion * architecture.vocab_size * element_bytes(spec).output)
 
 
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -343,13 +330,18 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     the rows, of which each takes three tensors of its row while it is made; then these and their stack; then the stack
     and the gradient of gather. Divided in place: what forward kept is gone, and there are the gradient of the logits, a
     copy of it, a copy of its slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
-    Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32.
+    Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32; of preferences at
+    once those of gather and of the log-softmax; of a kernel, that of its copy and then of all logits.
 
     By hand, 2 rows, C = 10, V = 100, in float32: 2 x 8,000 B; 1 row: 3 x 4,000 B. In place, 2 rows, with 8,800 B kept:
     2 x 8,800 + 2 x 8,000 - 8,800 = 24,800 B.
     """
     if spec.logprobs.label_loss is not None:
         return 2 * logits.in_float32
+    if _is_at_once(spec):
+        return 2 * logits.scored
+    if _is_by_kernel(spec):
+        return logits.whole
     selection = spec.logprobs.selection
     # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
     by_row = where(logits.cast_row > 0, 2, larger(logits.rows, 2)) * logits.row
@@ -366,7 +358,8 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
 
     Fused: as in the forward of training, and the compacted hidden states. All logits: those in the compute type with
     the copy of the head (that of a trained float32 head is in autocast's cache); or, if types differ, in both types; or
-    in the output type with what scores them, with `logprobs=full` the log-softmax of one row.
+    in the output type with what scores them, with `logprobs=full` the log-softmax of one row; of preferences at once
+    the copy of their slice and the log-softmax.
     """
     if not spec.logprobs.makes_all_logits:
         scratch = head_forward_scratch(spec, architecture, batch)
@@ -382,7 +375,13 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
     product = block(values * sizes.compute) + copied
     made = larger(logits.whole + logits.converted, larger(product, 2 * logits.capped))
-    scored = logits.whole + logits.row + logits.cast_row if selection is None else _selected_scratch(selection, logits)
+    scored = logits.whole + logits.row + logits.cast_row
+    if _is_at_once(spec):
+        scored = logits.whole + copy_bytes(logits) + logits.scored
+    elif _is_by_kernel(spec):
+        scored = logits.whole + copy_bytes(logits)
+    elif selection is not None:
+        scored = _selected_scratch(selection, logits)
     return HeadBytes(logits=Term(larger(made, scored), logits.words), activations=_all_hidden(hidden))
 
 
@@ -393,7 +392,7 @@ def _selected_scratch(selection: Selection, logits: AllLogits) -> Count:
     else by the log-softmax of a row, which stays until the next row has its own.
     """
     row = where(logits.is_float32, logits.row, logits.cast_row + smaller(logits.rows, 2) * logits.row)
-    if selection.in_place:
+    if selection.keeps_whole:
         return logits.whole + row
     if selection.keeps_outputs:
         return logits.whole + logits.scored + row

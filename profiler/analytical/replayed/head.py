@@ -1,23 +1,28 @@
 """Requests of the LM head of a trial: of its forward, of what trl logs, and of its backward.
 
-The order of the blocks of all logits at once is that of the statements of `profiler/training/recipes`, and of autograd.
+The order of the blocks of all logits at once is that of the statements of `profiler/training/recipes`, and of autograd;
+of losses of preferences that of the programs whose they are (`PairLoss`).
 """
 
 from collections.abc import Hashable
 
 from profiler.analytical.formulas.chunked_loss import Chunk, chunk_of
 from profiler.analytical.formulas.head import (
-    AllLogits,
-    all_logits,
-    copy_bytes,
     entropy_bytes,
+    good_completions_bytes,
     head_backward_scratch,
     head_forward_scratch,
     head_saved,
     loss_bytes,
     score_scratch,
 )
-from profiler.analytical.formulas.models.trained import element_bytes, trains_everything
+from profiler.analytical.formulas.models.trained import (
+    AllLogits,
+    all_logits,
+    copy_bytes,
+    element_bytes,
+    trains_everything,
+)
 from profiler.analytical.formulas.models.weights import head_cast_bytes, head_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import Blocks
 from profiler.analytical.formulas.sizes.rounding import block_of
@@ -42,6 +47,7 @@ class Head:
         """Prepare it; `spec` is itemised."""
         self._requests, self._spec, self._architecture = requests, spec, architecture
         self._all_at_once = spec.logprobs.makes_all_logits and not architecture.scores
+        self._pairs = spec.logprobs.pair_loss
         self._embedding = blocks(embedding_bytes(spec, architecture))
         self._workspace = blocks(of_one_thread(workspace(spec.gpu, block_of(spec))).size)
 
@@ -60,6 +66,8 @@ class Head:
                 self._outputs(found, rows)
                 self._select(found, rows)
                 self._log_entropy(found, batch)
+                if self._pairs is not None:
+                    requests.rename("logits", "held")
                 requests.drop("logits", "quotient")
             requests.set((rows, "head"), plus(kept, blocks(loss_bytes(batch, block_of(spec)))))
             return
@@ -73,8 +81,8 @@ class Head:
             requests.set("work", plus(there, logits))
         requests.set((rows, "head"), plus(kept, *(blocks(part.size) for part in (saved.logits, saved.gradients))))
 
-    def forward_alone(self, batch: Batch) -> None:
-        """Compute log-probabilities and keep nothing."""
+    def forward_alone(self, batch: Batch, *, holds: bool = False) -> None:
+        """Compute log-probabilities and keep nothing, but with `holds` the logits until the end of the loss."""
         requests, spec, architecture = self._requests, self._spec, self._architecture
         scratch = score_scratch(spec, architecture, batch)
         there = blocks(scratch.activations.size)
@@ -90,7 +98,19 @@ class Head:
         self._outputs(found, None)
         requests.drop("copy of the head")
         self._select(found, None)
+        if holds:
+            requests.rename("logits", "reference")
         requests.drop("logits", "quotient")
+
+    def end_loss(self, batch: Batch) -> None:
+        """Compute what is logged of a loss of preferences, and let go of the logits that it holds."""
+        requests = self._requests
+        if self._pairs is not None and self._pairs.by_kernel:
+            found = all_logits(self._spec, self._architecture, batch)
+            copied = blocks(found.scored) if self._spec.recipe.facts.has_shifted_rows else NO_BLOCKS
+            good = blocks(good_completions_bytes(self._spec, self._architecture, batch))
+            requests.pass_through("work", [copied, plus(copied, good), NO_BLOCKS])
+        requests.drop("held", "reference")
 
     def _outputs(self, found: AllLogits, rows: Hashable | None) -> None:
         """Compute the logits; accelerate casts what a model returns when that has ended."""
@@ -119,13 +139,18 @@ class Head:
         requests, selection = self._requests, self._spec.logprobs.selection
         row, cast = blocks(found.row), blocks(found.cast_row)
         kept = "quotient" if rows is None else (rows, "logits")
-        if selection is not None and not selection.in_place:
+        if self._pairs is not None and selection is None:
+            requests.set("work", blocks(copy_bytes(found)) if self._pairs.at_once else NO_BLOCKS)
+            requests.set(kept, blocks(found.scored))
+            requests.drop("work")
+            return
+        if selection is not None and not selection.keeps_whole:
             # In float32 the quotient is what backward needs; else the log-softmax of each row.
             requests.set(kept if found.is_float32 else "quotient", blocks(found.scored))
             if not selection.keeps_outputs:
                 requests.drop("logits")
         if selection is not None and found.is_float32:
-            if selection.in_place and rows is not None:
+            if selection.keeps_whole and rows is not None:
                 requests.rename("logits", kept)
             requests.pass_through("work", [row, NO_BLOCKS])
             return
@@ -142,7 +167,7 @@ class Head:
     def _log_entropy(self, found: AllLogits, batch: Batch) -> None:
         """Compute the entropy of what is selected, which trl logs; rows of a slice are copied first."""
         requests, selection = self._requests, self._spec.logprobs.selection
-        if selection is None:
+        if selection is None or not selection.divides:
             return
         copied = blocks(copy_bytes(found)) if selection.in_place else NO_BLOCKS
         made = blocks(entropy_bytes(self._spec, self._architecture, batch))
@@ -199,6 +224,8 @@ class Head:
         selection = self._spec.logprobs.selection
         if self._spec.logprobs.label_loss is not None:
             self._gradients_of_labels(found, rows)
+        elif self._pairs is not None and selection is None:
+            self._gradients_at_once(found, rows)
         elif selection is not None and found.is_float32:
             self._gradients_of_sums(found, rows)
         else:
@@ -269,6 +296,17 @@ class Head:
         if wide != blocks(found.whole) and not found.converted:
             requests.replace("gradients", blocks(found.whole))
 
+    def _gradients_at_once(self, found: AllLogits, rows: Hashable) -> None:
+        """Compute the gradient of gather, that of the log-softmax of all logits, and that of their slice.
+
+        A kernel makes the second alone.
+        """
+        requests, scored = self._requests, blocks(found.scored)
+        requests.set("gradient of gather", scored if self._pairs is not None and self._pairs.at_once else NO_BLOCKS)
+        requests.set("gradients", scored)
+        requests.drop((rows, "logits"), "gradient of gather")
+        requests.replace("gradients", blocks(found.whole))
+
     def _gradients_of_rows(self, found: AllLogits, rows: Hashable) -> None:
         """Compute those of the log-softmax of each row, from the last to the first, and their stack.
 
@@ -314,7 +352,14 @@ class Head:
         requests.drop("work")
 
     def _gradients_of_quotient(self, found: AllLogits) -> None:
-        """Compute those of the division and of two slices, of which only the second makes the tensor longer."""
+        """Compute those of the division and of two slices, of which only the second makes the tensor longer.
+
+        Of preferences, that of a slice if there is one.
+        """
+        if self._pairs is not None:
+            if self._pairs.slices:
+                self._requests.replace("gradients", blocks(found.whole))
+            return
         for made in (found.scored, found.scored, found.whole):
             self._requests.replace("gradients", blocks(made))
 

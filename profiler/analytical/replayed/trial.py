@@ -167,28 +167,32 @@ class _Trial:
             self._score(each, adapted=is_old)
 
     def _train_on_rows(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
-        """Run a micro-batch of a data set.
+        """Run a micro-batch of a data set; within the loss the reference runs, next to what the policy keeps.
 
-        The reference runs within the loss, while the policy keeps what its backward needs. For the KL term, the policy
-        has a pass of its own before, and the reference another one.
+        For a KL term, the policy has a pass before that, or in LLaMA-Factory after, and the reference another one.
         """
-        spec, facts = self._spec, self._spec.recipe.facts
+        spec, facts, pairs = self._spec, self._spec.recipe.facts, self._spec.logprobs.pair_loss
+        comes_last = facts.has_shifted_rows and pairs is not None and pairs.at_once
         self._requests.set("inputs", blocks(data_inputs(spec).size))
-        if facts.has_shifted_rows:
+        if facts.has_shifted_rows and not comes_last:
             self._score(batch, adapted=True)
         self._forward(batch, "rows")
+        if comes_last:
+            self._score(batch, adapted=True)
         if facts.has_reference_pass and not spec.precompute_ref_log_probs:
-            for _ in range(2 if facts.has_shifted_rows else 1):
-                self._score(batch, adapted=False)
+            for ends in (False, True) if facts.has_shifted_rows else (True,):
+                holds = pairs is not None and (pairs.by_kernel if ends else pairs.at_once)
+                self._score(batch, adapted=False, holds=holds)
+        self._head.end_loss(batch)
         if empties:
             self._requests.empty_cache()
         self._backward(batch, "rows", is_first=is_first)
 
-    def _score(self, batch: Batch, *, adapted: bool) -> None:
-        """Compute log-probabilities of the policy, or with `adapted=False` of the reference; nothing is kept."""
+    def _score(self, batch: Batch, *, adapted: bool, holds: bool = False) -> None:
+        """Compute log-probabilities of the policy, or with `adapted=False` of the reference; see `forward_alone`."""
         requests, spec, architecture = self._requests, self._spec, self._architecture
-        # The weights of a separate reference require gradients, so autocast keeps their copies.
-        keeps = adapted or self._trains_all
+        # The weights of a separate reference of trl require gradients, so autocast keeps their copies.
+        keeps = adapted or (self._trains_all and spec.logprobs.pair_loss is None)
         casts = blocks(autocast_scoring_bytes(spec, architecture)) if keeps else NO_BLOCKS
         requests.set("mask", blocks(attention_mask_bytes(spec, architecture, batch)))
         kept = per_layer(casts, len(self._layers))
@@ -199,7 +203,7 @@ class _Trial:
                 requests.set("casts", times(kept, number + 1))
                 forward.attend(requests)
         requests.set("casts", casts)
-        self._head.forward_alone(batch)
+        self._head.forward_alone(batch, holds=holds)
         requests.drop("mask", "casts")
 
     def _train(self, batch: Batch, *, is_first: bool, empties: bool) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from profiler.config.files.companion_files import with_inner_deepspeed
 from profiler.config.notes import Note
 from profiler.config.options.reading import show
+from profiler.config.trials.key_values import OTHER_TRAINER
 from profiler.config.trl.argument_keys import CONTAINERS, FREE_KEYS, KEY_OF, is_trl_key
 from profiler.config.trl.config import TRL_DEFAULTS
 from profiler.config.trl.parts import JobFile
@@ -25,9 +26,9 @@ from profiler.domain.trials.trial import TRIAL_KEYS
 SHOWN = 6
 """Most unknown keys that a sentence names."""
 
+RUN_IT = "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md)."
 BY_KEYS = "the job by keys of a trial (model=NAME tuning=lora ...)"
 """What answers for a file that is not read."""
-
 _HINT = f"Give {BY_KEYS}, or as a YAML file with trl's keys."
 
 _OTHER_NAMES: Mapping[str, str] = {
@@ -395,6 +396,5 @@ def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
     read = ", ".join(map(str, vocabulary.recipes))
     why = f", because it {vocabulary.unread[found]}" if found in vocabulary.unread else ""
-    problem = f"is a trainer of {vocabulary.version} that is not read{why}; those that are: {read}"
-    hint = "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md)."
-    return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem, hint=hint)
+    problem = f"{OTHER_TRAINER} {vocabulary.version} that is not read{why}; those that are: {read}"
+    return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem, hint=RUN_IT)

@@ -174,6 +174,11 @@ def without_other_recipes(
     return {**values, **other}
 
 
+NO_MEANING = "has no meaning with recipe="
+OTHER_TRAINER = "is a trainer of"
+"""How the problem begins of a key that a recipe does not have, and of a trainer of another program without a recipe."""
+
+
 def other_recipe_faults(
     values: Mapping[str, object], recipe: Recipe, keys: tuple[Key, ...] = TRIAL_KEYS
 ) -> list[Fault]:
@@ -182,7 +187,7 @@ def other_recipe_faults(
         Fault(
             key=key.name,
             found=show(values[key.name]),
-            problem=f"has no meaning with recipe={recipe}",
+            problem=f"{NO_MEANING}{recipe}",
             hint=f"Leave it out, or use recipe={' or recipe='.join(sorted(key.recipes))}.",
         )
         for key in keys

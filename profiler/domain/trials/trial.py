@@ -75,6 +75,13 @@ class Selection:
     """Whether the entropy is computed of a whole row at once; else of `ENTROPY_TOKENS` tokens."""
     keeps_outputs: bool = False
     """Whether the logits before the division stay until the end of forward."""
+    divides: bool = True
+    """Whether logits are divided at all, and the entropy is computed of what is selected."""
+
+    @property
+    def keeps_whole(self) -> bool:
+        """Whether backward needs the logits with those of the last token, because there is no quotient of a slice."""
+        return self.in_place or not self.divides
 
 
 ENTROPY_TOKENS = 128
@@ -96,6 +103,23 @@ class LabelLoss:
     """Copies of the logits without those of the last token while the entropy is computed."""
     copies_in_accuracy: int = 0
     """The same while the accuracy of the tokens is computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairLoss:
+    """What a trainer of preferences does with all logits of a micro-batch, of DPO or of KTO.
+
+    The logits of the policy stay until the loss is computed, so that the reference runs next to them.
+    """
+
+    of_prompts: bool = True
+    """Whether the logits of all tokens are made; else those of completions and of the token before them."""
+    slices: bool = True
+    """Whether those of the last token, which predict nothing, are left out by a slice."""
+    at_once: bool = False
+    """Whether float32 logits of all rows get one log-softmax, next to which they stay; else see `selection`."""
+    by_kernel: bool = False
+    """Whether a kernel reads a copy of the slice, and all logits stay until they are logged, the reference's too."""
 
 
 CHUNK_TOKENS = 256
@@ -149,6 +173,12 @@ class Logprobs(StrEnum):
     """SFT of trl 1.8: as `chunked_nll`, with an entropy that backward computes again too."""
     CHUNKED_NLL_CAST = "chunked_nll_cast"
     """SFT of trl 1.13: as `chunked_nll_masked`, with logits that are cast to float32, where their factors were."""
+    PAIRS_OF_COMPLETIONS = "pairs_of_completions"
+    """DPO and KTO of ms-swift 4.6: logits of completions at once, log-sum-exp row by row."""
+    PAIRS_OF_ROWS = "pairs_of_rows"
+    """Those of axolotl 0.18 and 0.19: logits of all tokens at once, whose log-sum-exp is of a kernel."""
+    PAIRS_AT_ONCE = "pairs_at_once"
+    """Those of LLaMA-Factory 0.9.5: one log-softmax of all tokens, in float32."""
 
     @property
     def selection(self) -> Selection | None:
@@ -158,7 +188,12 @@ class Logprobs(StrEnum):
     @property
     def makes_all_logits(self) -> bool:
         """Whether the logits of all completions, or of all tokens of labelled rows, of a micro-batch exist at once."""
-        return self is Logprobs.FULL or self.selection is not None or self.label_loss is not None
+        return self is Logprobs.FULL or any((self.selection, self.label_loss, self.pair_loss))
+
+    @property
+    def pair_loss(self) -> PairLoss | None:
+        """What is done with the logits of preferences; None if the loss is not one of them, or has a fused head."""
+        return _PAIR_LOSSES.get(self)
 
     @property
     def label_loss(self) -> LabelLoss | None:
@@ -178,12 +213,25 @@ class Logprobs(StrEnum):
     @property
     def is_of_labels(self) -> bool:
         """Whether a recipe on rows with labels can have it."""
-        return self is Logprobs.FUSED or not self.is_of_completions
+        return self is Logprobs.FUSED or self.label_loss is not None or self.chunked_loss is not None
 
     @property
     def is_of_completions(self) -> bool:
         """Whether a recipe that generates completions can have it."""
-        return self.label_loss is None and self.chunked_loss is None
+        return self is Logprobs.FUSED or not (self.is_of_labels or self.is_of_pairs)
+
+    @property
+    def is_of_pairs(self) -> bool:
+        """Whether a recipe on preferences can have it."""
+        return self is Logprobs.FUSED or self.pair_loss is not None
+
+    def is_of(self, recipe: Recipe) -> bool:
+        """Return whether the trainer of a recipe can have it."""
+        if recipe in GENERATING:
+            return self.is_of_completions
+        if recipe is Recipe.SFT:
+            return self.is_of_labels
+        return self.is_of_pairs if recipe in WITH_PROMPTS else self is Logprobs.FUSED
 
 
 _SELECTIONS: Mapping[Logprobs, Selection] = {
@@ -191,6 +239,13 @@ _SELECTIONS: Mapping[Logprobs, Selection] = {
     Logprobs.SELECTIVE_ROW_ENTROPY: Selection(entropy_by_row=True),
     Logprobs.SELECTIVE_IN_PLACE: Selection(in_place=True),
     Logprobs.SELECTIVE_KEPT: Selection(keeps_outputs=True),
+    Logprobs.PAIRS_OF_COMPLETIONS: Selection(divides=False),
+}
+
+_PAIR_LOSSES: Mapping[Logprobs, PairLoss] = {
+    Logprobs.PAIRS_OF_COMPLETIONS: PairLoss(of_prompts=False, slices=False),
+    Logprobs.PAIRS_OF_ROWS: PairLoss(by_kernel=True),
+    Logprobs.PAIRS_AT_ONCE: PairLoss(at_once=True),
 }
 
 _LABEL_LOSSES: Mapping[Logprobs, LabelLoss] = {

@@ -8,6 +8,7 @@ from profiler.analytical.explanation.explained import card_verdict
 from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.config.models.context import model_lines
 from profiler.config.options.reading import show
+from profiler.config.trials.key_values import NO_MEANING, OTHER_TRAINER
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl_releases.facts import RELEASES, spans_text
 from profiler.constraints.table import keys_refused_in_a_sweep
@@ -198,9 +199,12 @@ def _candidate(
     try:
         spec = parse_point(inputs.at(changes), architecture_of=architecture_of)
     except UsageError as error:
-        # What a file says in a way that is not read is missing, or wrong, for that reason.
+        # What a file says in a way that is not read is missing, or wrong, for that reason. Which keys its trainer has
+        # is not known if it is another.
         named = {fault.key for fault in faults}
-        faults.extend(fault for fault in error.faults if fault.key not in named)
+        is_other = any(fault.problem.startswith(OTHER_TRAINER) for fault in faults)
+        found = (fault for fault in error.faults if not (is_other and fault.problem.startswith(NO_MEANING)))
+        faults.extend(fault for fault in found if fault.key not in named)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     known = (with_form(spec, architecture_of) if inputs.releases else None) or spec

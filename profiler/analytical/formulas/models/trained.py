@@ -1,4 +1,4 @@
-"""The trained parameters of a trial, and the bytes of each kind of value."""
+"""The trained parameters of a trial, the bytes of each kind of value, and those of logits that exist at once."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,6 +7,7 @@ from profiler.analytical.formulas.models.parameters import (
     expert_lora_tensors,
     layer_lora_tensors,
     layer_tensors,
+    layers_of,
     lora_tensors,
     reached_tensors,
 )
@@ -16,15 +17,17 @@ from profiler.analytical.formulas.sizes.quantities import (
     Count,
     Flag,
     Term,
+    Words,
     both,
     either,
     holds,
+    larger,
     looked_up,
     negated,
     where,
 )
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.text import count_text
 from profiler.domain.trials.trial import DistributedType, Dtype, TrialSpec, Tuning
@@ -274,3 +277,93 @@ def rows_norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, given: Co
         return block(values * given) + block(rows * FLOAT32_BYTES)
     normalised = block(values * (FLOAT32_BYTES if in_float32 else given)) if trains_everything(spec) else 0
     return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllLogits:
+    """Bytes of the tensors that are as wide as the vocabulary, where the logits of all rows exist at once."""
+
+    rows: Count
+    whole: Count
+    """The logits, [rows, C + 1, V], in the type of the outputs."""
+    scored: Count
+    """Those of the completions, [rows, C, V], in the same type: a quotient or a gradient."""
+    converted: Count
+    """The logits in the compute type; 0 if it is that of the outputs."""
+    row: Count
+    """The log-softmax of one row, [C, V], in its own type."""
+    cast_row: Count
+    """The logits of one row in the type of the log-softmax; 0 if it is their own."""
+    in_float32: Count
+    """The logits in float32, in which transformers computes a loss of labels."""
+    is_float32: Flag
+    """Whether the outputs are in float32, of which trl takes the log-sum-exp; of others the log-softmax of each row."""
+    capped: Count
+    """What the hyperbolic tangent that caps logits keeps until backward, in the compute type; 0 without one."""
+    words: Words
+    """The largest of them."""
+
+    @property
+    def narrow(self) -> Count:
+        """The logits in a narrower type than float32; 0 without one."""
+        return larger(self.converted, where(self.is_float32, 0, self.whole))
+
+
+def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> AllLogits:
+    """Return the sizes of logits. By hand, 2 rows, C = 10, V = 100, float32: 8,800, 8,000 and 4,000 B of a row.
+
+    A loss of preferences may have them in float32 whatever the outputs are, or score the last position as well.
+    """
+    sizes, block, vocabulary = element_bytes(spec), block_of(spec), architecture.vocab_size
+    pairs = spec.logprobs.pair_loss
+    in_float32 = pairs is not None and pairs.at_once
+    output: Count = FLOAT32_BYTES if in_float32 else sizes.output
+    log_softmax: Count = FLOAT32_BYTES if in_float32 else sizes.log_softmax
+    tokens = batch.completion_tokens + (0 if pairs is None or pairs.slices else 1)
+    whole = batch.rows * (batch.completion_tokens + 1) * vocabulary
+    row = block(tokens * vocabulary * log_softmax)
+    return AllLogits(
+        rows=batch.rows,
+        whole=block(whole * output),
+        scored=block(batch.rows * tokens * vocabulary * output),
+        converted=where(output != sizes.compute, block(whole * sizes.compute), 0),
+        row=row,
+        cast_row=where(output < log_softmax, row, 0),
+        in_float32=block(whole * FLOAT32_BYTES),
+        is_float32=output == FLOAT32_BYTES,
+        capped=block(whole * sizes.compute) if layers_of(architecture).caps_logits else 0,
+        words=lambda: _logits_text(spec, architecture, batch),
+    )
+
+
+def copy_bytes(logits: AllLogits) -> Count:
+    """Return a copy of the logits without those of the last token; that of a single row is no copy."""
+    return where(logits.rows > 1, logits.scored, 0)
+
+
+def waiting_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what a loss of preferences holds next to what backward needs, while the last pass of its reference runs.
+
+    The policy's logits, and at once with a KL term those of the reference's other pass too. By hand, 2 rows of 11
+    tokens, V = 100: 8,800 B of DPO, 17,600 B of KTO.
+
+    Source: `get_batch_loss_metrics` and `concatenated_forward` in LLaMA-Factory's `train/dpo/trainer.py` and
+    `train/kto/trainer.py`, 0.9.5, where a selection of rows takes the place of all of them; `_compute_loss` in
+    `dpo_trainer.py` and `kto_trainer.py` of trl 1.9; `selective_log_softmax` in axolotl 0.18's
+    `monkeypatch/trainer/utils.py`.
+    """
+    pairs = spec.logprobs.pair_loss
+    if pairs is None or not (pairs.at_once or pairs.by_kernel):
+        return 0
+    logits = all_logits(spec, architecture, batch)
+    return (2 if pairs.at_once and spec.recipe.facts.has_shifted_rows else 1) * logits.whole
+
+
+def _logits_text(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> str:
+    tokens, element = batch.completion_tokens, element_bytes(spec).output
+    labels, pairs = spec.logprobs.label_loss, spec.logprobs.pair_loss
+    if labels is not None or pairs is not None:
+        tokens = batch.completion_tokens + 1
+    if labels is not None or (pairs is not None and pairs.at_once):
+        element = FLOAT32_BYTES
+    return f"{batch.rows} x {tokens} x {architecture.vocab_size} x {element} B, ..."

@@ -95,7 +95,7 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
 
     By hand, qwen2.5-0.5b in bfloat16: 494,032,768 x 2 B + 256 B.
     """
-    whole = _whole_model(spec, architecture)
+    whole = _whole_model(spec, architecture, element_bytes(spec).weight)
     if spec.tuning is not Tuning.QLORA and is_mixture(architecture):
         return Term(whole.size, lambda: f"{whole.words()}, {count_text(active_parameter_count(architecture))} active")
     if spec.tuning is not Tuning.QLORA:
@@ -125,9 +125,9 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
     return Term(whole.size + saved, words)
 
 
-def _whole_model(spec: TrialKeys, architecture: DecoderShape) -> Term:
-    """Return the parameters in `dtype`, and the buffers."""
-    tensors, element = base_tensors(architecture), element_bytes(spec).weight
+def _whole_model(spec: TrialKeys, architecture: DecoderShape, element: Count) -> Term:
+    """Return the parameters in a type of `element` bytes, and the buffers."""
+    tensors = base_tensors(architecture)
     return Term(
         _tensors_bytes(spec, tensors, element) + rope_buffer_bytes(architecture),
         lambda: f"{count_text(count_of(tensors))} parameters x {element} B",
@@ -148,9 +148,12 @@ def keeps_reference_model(spec: TrialKeys) -> Flag:
 def reference(spec: TrialKeys, architecture: DecoderShape) -> Term:
     """Return a separate reference model, in the type of the policy; 0 if there is none.
 
-    trl creates one for `beta` > 0 unless an adapter can be switched off.
+    trl creates one for `beta` > 0 unless an adapter can be switched off. LLaMA-Factory loads one that is not trained,
+    in the type of autocast (`create_ref_model` and `load_model` of 0.9.5).
     """
-    return _whole_model(spec, architecture).only_if(keeps_reference_model(spec))
+    sizes, pairs = element_bytes(spec), spec.logprobs.pair_loss
+    element = sizes.compute if pairs is not None and pairs.at_once else sizes.weight
+    return _whole_model(spec, architecture, element).only_if(keeps_reference_model(spec))
 
 
 def adapters(spec: TrialKeys, architecture: DecoderShape) -> Term:

@@ -7,7 +7,7 @@ have a reference that runs within the loss, while the policy keeps what its back
 from dataclasses import replace
 
 from profiler.analytical.formulas.head import head_saved
-from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything, waiting_logits
 from profiler.analytical.formulas.sizes.quantities import UNNAMED, Count, Term, Terms, added, larger
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_padded, tokens_of
@@ -97,7 +97,7 @@ def data_rows(spec: TrialKeys, examples: Count) -> Batch:
     first, so it counts as a prompt. The loss is a sum over positions or a number per row, which keeps no tensor.
 
     By hand, 4 ragged rows of at most 80: 80 + 70 + 60 + 50 = 260 tokens, of which 256 are scored. 2 pairs of at most 80
-    after prompts of 20: completions of 60 + 53 + 45 + 38 = 196 tokens.
+    after prompts of 20: completions of 60 + 53 + 45 + 38 = 196 tokens. With `of_prompts` all but the first count.
 
     Source: the data collators in `trl/trainer/*_trainer.py` of trl 1.16; `add_fused_lm_head` in `trl/trainer/utils.py`,
     which scores the positions with a label.
@@ -106,12 +106,14 @@ def data_rows(spec: TrialKeys, examples: Count) -> Batch:
     rows = examples * (1 if facts.rows_are_single else _ROWS_OF_A_PAIR)
     whole: Count = 0 if spec.max_length is None else spec.max_length
     longest = larger(whole - spec.max_prompt_length if facts.has_prompts else whole, 1)
-    first = 0 if facts.has_prompts else 1
+    prompts, completions = (spec.max_prompt_length, longest) if facts.has_prompts else (1, longest - 1)
+    if spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.of_prompts:
+        prompts, completions = 1, larger(whole - 1, 1)
     return Batch(
         rows=rows,
-        prompt_tokens=spec.max_prompt_length if facts.has_prompts else first,
-        completion_tokens=longest - first,
-        scored_tokens=tokens_of(spec, rows=rows, longest=longest) - first * rows,
+        prompt_tokens=prompts,
+        completion_tokens=completions,
+        scored_tokens=tokens_of(spec, rows=rows, longest=longest) - (0 if facts.has_prompts else rows),
         loss_tensors=0,
         has_mask=is_padded(spec, rows=rows, longest=longest),
     )
@@ -153,14 +155,13 @@ def _within_the_loss(
     """Return the instants of the reference in a step, with what the policy keeps, and the labels of the loss.
 
     The reference saves nothing, and is not checkpointed (`disable_gradient_checkpointing`). A separate one has weights
-    that require gradients, so autocast keeps their copies.
+    that require gradients, so autocast keeps their copies; that of another program than trl has frozen ones.
     """
     kept = dict(_saved_by_forward(spec, architecture, persistent, batch))
     kept[Category.ACTIVATIONS] = Term(kept[Category.ACTIVATIONS].size, lambda: "kept")
-    waiting = added(kept, _labels(spec, batch))
-    instants = scored_without_gradient(
-        spec, architecture, waiting, batch, adapted=False, keeps_casts=trains_everything(spec)
-    )
+    waiting = added(kept, _labels(spec, batch), {Category.LOGITS: Term(waiting_logits(spec, architecture, batch))})
+    keeps_casts = trains_everything(spec) and spec.logprobs.pair_loss is None
+    instants = scored_without_gradient(spec, architecture, waiting, batch, adapted=False, keeps_casts=keeps_casts)
     return tuple(map(_with_named_logits, instants))
 
 

@@ -4,12 +4,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from profiler.analytical.formulas.head import all_logits
 from profiler.analytical.formulas.models.parameters import layer_parameter_count, layer_tensors
 from profiler.analytical.formulas.models.tensor_groups import count_of
-from profiler.analytical.formulas.models.trained import (
-    BFLOAT16_BYTES,
-)
+from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, all_logits
 from profiler.analytical.formulas.sizes.quantities import (
     NOTHING,
     Count,

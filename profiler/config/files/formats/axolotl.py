@@ -1,4 +1,4 @@
-"""Names of axolotl (`axolotl train`): its YAML of supervised training, of reward models and of GRPO.
+"""Names of axolotl (`axolotl train`): its YAML of supervised training, reward models, preferences and GRPO.
 
 Sources: `src/axolotl/utils/schemas/` of 0.18.0 (commit 067b021, July 2026) for names and defaults, `utils/config/` for
 what is derived of them, `loaders/model.py` for types and 4-bit weights, `core/builders/` for the trainers' arguments.
@@ -7,18 +7,20 @@ what is derived of them, `loaders/model.py` for types and 4-bit weights, `core/b
 from collections.abc import Iterator, Mapping
 
 from profiler.config.files.formats.together import (
-    KEEPS_LOGITS,
+    PAIR_LOSSES,
+    PREFERENCES,
     PROCESSES,
     absent_deepspeed,
     float32_adapters,
     of_axolotl,
+    of_pairs,
     one_process,
     only_text,
     refused,
     scaled_in_four_bits,
     words,
 )
-from profiler.config.files.vocabulary import Vocabulary
+from profiler.config.files.vocabulary import RUN_IT, Vocabulary
 from profiler.config.notes import Note, not_counted
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
@@ -31,15 +33,18 @@ _PLUGINS = ("LigerPlugin", "SwanLabPlugin")
 """Plugins that do nothing by themselves, or nothing on a GPU."""
 
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
-_ATTENTION = {
-    "flash_attention": "flash_attention_2",
-    "sdp_attention": "sdpa",
-    "eager_attention": "eager",
-}
+_PREFERENCES: Mapping[object, Recipe] = {**PREFERENCES, "ipo": Recipe.DPO}
+"""Trainers of trl 1.8 (`core/builders/rl.py`)."""
+
+_ATTENTION = {"flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager"}
 
 
 def _is_grpo(leaves: Mapping[str, object]) -> bool:
     return leaves.get("rl") == Recipe.GRPO
+
+
+def _is_preferred(leaves: Mapping[str, object]) -> bool:
+    return leaves.get("rl") in _PREFERENCES
 
 
 def _is_reward(leaves: Mapping[str, object]) -> bool:
@@ -108,7 +113,9 @@ def _rows(leaves: Mapping[str, object]) -> Mapping[str, object]:
         found["gradient_accumulation_steps"] = batch // rows
     if not _is_grpo(leaves):
         found["max_length"] = leaves.get("sequence_len") or 512
-        if not _is_reward(leaves):
+        if _is_preferred(leaves):
+            found["beta"] = next((leaves[key] for key in ("trl.beta", "rl_beta") if leaves.get(key) is not None), 0.1)
+        elif not _is_reward(leaves):
             found["packing"] = leaves.get("sample_packing") is True
     elif leaves.get("trl.beta") is None:
         found["beta"] = leaves.get("rl_beta") or 0.0
@@ -140,6 +147,8 @@ def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """
     if _is_grpo(leaves):
         return {"logprobs": Logprobs.SELECTIVE_IN_PLACE.value} if not _has_liger(leaves) else {}
+    if _is_preferred(leaves):
+        return {"logprobs": Logprobs.PAIRS_OF_ROWS.value}
     pads = leaves.get("pad_to_sequence_len")
     if _is_reward(leaves):
         return {} if pads is False else {"lengths": Lengths.FORCED.value}
@@ -192,10 +201,16 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     has_kernels = leaves.get("trust_remote_code") is not True and any(leaves.get(key) is not False for key in _KERNELS)
     if not is_full and leaves.get("lora_dropout") in (None, 0, 0.0) and has_kernels:
         yield not_counted(f"what {_NAME}'s own kernels of LoRA save (the figure may be too high)")
-    if leaves.get("adapter") == "qlora" and leaves.get("deepspeed") is None:
+    if leaves.get("adapter") == "qlora" and leaves.get("deepspeed") is None and not _is_preferred(leaves):
         yield float32_adapters(_NAME)
         yield from scaled_in_four_bits(_NAME, _types(leaves))
-    if not _has_liger(leaves) and not _is_reward(leaves):
+    if _is_preferred(leaves):
+        yield from of_pairs(_NAME, Logprobs.PAIRS_OF_ROWS, has_liger=_has_liger(leaves))
+        if leaves["rl"] == Recipe.KTO and is_full:
+            yield refused("rl", "kto", "makes a float32 reference in full fine-tuning, without a formula here", RUN_IT)
+        if leaves.get("sample_packing") is True:
+            yield refused("sample_packing", True, f"does not go with rl={leaves['rl']} in {_NAME}")
+    elif not _has_liger(leaves) and not _is_reward(leaves):
         said = "as in trl 1.8" if _is_grpo(leaves) else "the loss is that of transformers"
         yield Note(key="logprobs", text=f"logprobs={_trial(leaves)['logprobs']} (in {_NAME} {said})")
     if not _is_grpo(leaves):
@@ -214,9 +229,7 @@ AXOLOTL = Vocabulary(
         "peft_use_rslora": "use_rslora",
         "vllm.max_model_len": "vllm_max_model_length",
     },
-    values={
-        "optim": {"adamw_bnb_8bit": "adamw_8bit"},
-    },
+    values={"optim": {"adamw_bnb_8bit": "adamw_8bit"}},
     defaults={
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": 1,
@@ -225,8 +238,7 @@ AXOLOTL = Vocabulary(
         "use_vllm": False,
     },
     recipe_key="rl",
-    recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT, "reward_model": Recipe.REWARD},
-    unread={"kto": KEEPS_LOGITS, "dpo": KEEPS_LOGITS},
+    recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT, "reward_model": Recipe.REWARD, **_PREFERENCES},
     switches={"reward_model": "reward_model"},
     trainer="sft",
     rules=(_tuning, _types, _checkpointing, _sharding, _rows, _evaluation, _engine),
@@ -234,11 +246,10 @@ AXOLOTL = Vocabulary(
     by_rule=words(
         f"""
         adapter load_in_4bit trl.use_liger_loss lora_target_linear lora_target_modules bf16 bfloat16
-        gradient_checkpointing gradient_checkpointing_kwargs attn_implementation sequence_len
-        sample_packing pad_to_sequence_len batch_size
-        rl_beta val_set_size test_datasets eval_batch_size plugins {PROCESSES} vllm.gpu_memory_utilization
-        vllm.tensor_parallel_size {" ".join(_ATTENTION)} {" ".join(_LIGER)} {" ".join(_GATED)} {" ".join(_KERNELS)}
-        liger_cross_entropy liger_layer_norm eval_strategy reward_model
+        gradient_checkpointing gradient_checkpointing_kwargs attn_implementation sequence_len sample_packing
+        pad_to_sequence_len batch_size rl_beta val_set_size test_datasets eval_batch_size plugins {PROCESSES}
+        vllm.gpu_memory_utilization vllm.tensor_parallel_size {" ".join(_ATTENTION)} {" ".join(_LIGER)}
+        {" ".join(_GATED)} {" ".join(_KERNELS)} liger_cross_entropy liger_layer_norm eval_strategy reward_model
         """
     ),
     checks=(
@@ -278,11 +289,10 @@ AXOLOTL = Vocabulary(
         wandb_watch wandb_log_model use_comet comet_api_key comet_workspace comet_project_name comet_experiment_key
         comet_mode comet_online gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens
         gradio_temperature ray_run_name use_otel_metrics otel_metrics_host otel_metrics_port use_trackio
-        trackio_project_name trackio_run_name low_cpu_mem_usage lora_on_cpu dpo_use_weighting dpo_label_smoothing
-        precompute_ref_log_probs dpo_use_liger_kernel dpo_padding_free dpo_loss_type dpo_loss_weights float32 float16
-        profiler_steps_start special_tokens dataloader_pin_memory lisa_step_interval lisa_layers_attribute num_labels
-        center_rewards_coefficient comet_experiment_config flex_attn_compile_kwargs fp32_norm_classes
-        fp8_enable_fsdp_float8_all_gather fsdp_final_state_dict_type model_quantization_config_kwargs
+        trackio_project_name trackio_run_name low_cpu_mem_usage lora_on_cpu dpo_label_smoothing dpo_padding_free
+        dpo_loss_weights float32 float16 profiler_steps_start special_tokens dataloader_pin_memory lisa_step_interval
+        lisa_layers_attribute num_labels center_rewards_coefficient comet_experiment_config flex_attn_compile_kwargs
+        fp32_norm_classes fp8_enable_fsdp_float8_all_gather fsdp_final_state_dict_type model_quantization_config_kwargs
         pretraining_sample_concatenation qgalore_cos_threshold qgalore_gamma_proj qgalore_proj_bits
         qgalore_proj_group_size qgalore_proj_quant qgalore_proj_type qgalore_queue_size qgalore_rank qgalore_scale
         qgalore_update_proj_gap resources_per_worker scaling_softmax_bias scaling_softmax_factor torch_compile_options
@@ -350,6 +360,10 @@ AXOLOTL = Vocabulary(
         "use_kernels": (False,),
         "use_onebitllms": (False,),
         "lora_model_dir": (),
+        "dpo_loss_type": (*PAIR_LOSSES, *([each] for each in PAIR_LOSSES)),
+        "dpo_use_liger_kernel": (False,),
+        "dpo_use_weighting": (False,),
+        "rl_adapter_ref_model": (False,),
         "lora_target_parameters": ([],),
         "peft_layers_to_transform": (),
         "peft_layers_pattern": (),

@@ -1,17 +1,18 @@
-"""Names of LLaMA-Factory (`llamafactory-cli train`): its arguments of supervised training.
+"""Names of LLaMA-Factory (`llamafactory-cli train`): its arguments of supervised training, DPO and KTO.
 
 Sources: `src/llamafactory/hparams/` of 0.9.6.dev0 (commit ff6d4d1, August 2026) for names and defaults,
 `model/adapter.py` for the types of weights, `model/model_utils/checkpointing.py` for checkpoints, `examples/deepspeed/`
-for its files.
+for its files, `train/dpo/trainer.py` and `train/kto/trainer.py` of 0.9.5 for the loss of preferences.
 """
 
 from collections.abc import Iterator, Mapping
 
 from profiler.config.files.formats.together import (
-    KEEPS_LOGITS,
+    PREFERENCES,
     PROCESSES,
     absent_deepspeed,
     float32_adapters,
+    of_pairs,
     one_process,
     only_text,
     refused,
@@ -20,7 +21,7 @@ from profiler.config.files.formats.together import (
     split,
     words,
 )
-from profiler.config.files.vocabulary import Vocabulary
+from profiler.config.files.vocabulary import RUN_IT, Vocabulary
 from profiler.config.notes import Note
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
@@ -30,6 +31,7 @@ _NAME = "LLaMA-Factory"
 _RANK = 8
 _BUCKET = 500_000_000
 _BITS = 4
+_WITHOUT_REFERENCE = ("orpo", "simpo")
 
 
 def _tuning(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -88,8 +90,18 @@ def _has_liger(leaves: Mapping[str, object]) -> bool:
     return leaves.get("enable_liger_kernel") is True or leaves.get("use_liger_kernel") is True
 
 
-def _loss(leaves: Mapping[str, object]) -> Mapping[str, object]:
+def _rows(leaves: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what only rows with labels, or only preferences have; `FinetuningArguments` has the default of beta."""
+    if leaves.get("stage") not in PREFERENCES:
+        return {"packing": leaves.get("packing") is True}
+    beta = leaves.get("pref_beta")
+    return {"beta": 0.1 if beta is None else beta}
+
+
+def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return how the loss is computed: `CustomSeq2SeqTrainer` leaves it to transformers."""
+    if leaves.get("stage") in PREFERENCES:
+        return {"logprobs": Logprobs.PAIRS_AT_ONCE.value}
     return {} if _has_liger(leaves) else {"logprobs": Logprobs.NLL.value}
 
 
@@ -113,7 +125,11 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     if "gemma-2-" in model and leaves.get("flash_attn") in (None, "auto"):
         problem = f"is {_NAME}'s choice for Gemma 2 (flash_attention_2 where it is installed, else eager)"
         yield refused("attn_implementation", "auto", problem, "Give attn_implementation= as well.")
-    if not _has_liger(leaves):
+    if leaves.get("stage") in PREFERENCES:
+        yield from of_pairs(_NAME, Logprobs.PAIRS_AT_ONCE, has_liger=_has_liger(leaves))
+        if leaves.get("stage") == Recipe.DPO and leaves.get("pref_loss") in _WITHOUT_REFERENCE:
+            yield refused("pref_loss", leaves["pref_loss"], "has no reference, and no formula here", RUN_IT)
+    elif not _has_liger(leaves):
         yield Note(key="logprobs", text=f"logprobs={Logprobs.NLL} (in {_NAME} the loss is that of transformers)")
 
 
@@ -142,25 +158,22 @@ LLAMA_FACTORY = Vocabulary(
         "max_length": 2048,
         "attn_implementation": "sdpa",
         "use_liger_kernel": False,
-        "packing": False,
         "optim": "adamw_torch_fused",
     },
     recipe_key="stage",
-    recipes={"sft": Recipe.SFT},
+    recipes={"sft": Recipe.SFT, **PREFERENCES},
     unread={
-        "kto": KEEPS_LOGITS,
-        "dpo": KEEPS_LOGITS,
         # `PairwiseTrainer` on `AutoModelForCausalLMWithValueHead`, whose forward is that of the causal model.
         "rm": "scores rows by a head next to the LM head, and makes the logits of all tokens too, without a formula",
     },
     trainer="sft",
-    rules=(_tuning, _types, _checkpointing, _sharding),
-    trial=(_loss,),
+    rules=(_tuning, _types, _checkpointing, _sharding, _rows),
+    trial=(_trial,),
     by_rule=words(
         f"""
         finetuning_type lora_rank lora_alpha lora_dropout lora_target quantization_bit double_quantization bf16
         pure_bf16 disable_gradient_checkpointing gradient_checkpointing gradient_checkpointing_kwargs use_reentrant_gc
-        do_train model_class {PROCESSES}
+        do_train model_class packing pref_beta pref_loss {PROCESSES}
         """
     ),
     checks=(
@@ -190,8 +203,8 @@ LLAMA_FACTORY = Vocabulary(
         badam_mask_mode badam_verbose use_swanlab swanlab_project swanlab_workspace swanlab_run_name swanlab_mode
         swanlab_api_key swanlab_logdir compute_accuracy disable_shuffling early_stopping_steps plot_loss
         include_effective_tokens_per_second include_tokens_per_second do_sample top_p top_k num_beams max_length
-        max_new_tokens repetition_penalty length_penalty skip_special_tokens predict_with_generate pref_beta pref_ftx
-        pref_loss dpo_label_smoothing ray_run_name ray_storage_path ray_storage_filesystem resources_per_worker
+        max_new_tokens repetition_penalty length_penalty skip_special_tokens predict_with_generate pref_ftx
+        dpo_label_smoothing ray_run_name ray_storage_path ray_storage_filesystem resources_per_worker
         placement_strategy ray_init_kwargs master_addr master_port generation_max_length generation_num_beams
         adapter_folder asft_alpha eaft_alpha eval_dataset_size export_legacy_format fp8_backend
         fp8_enable_fsdp_float8_all_gather hyper_parallel_args init_special_tokens kto_chosen_weight kto_rejected_weight

@@ -1,4 +1,4 @@
-"""Names of ms-swift (`swift sft`, `swift rlhf`): its arguments of supervised training, reward models and GRPO.
+"""Names of ms-swift (`swift sft`, `swift rlhf`): its arguments of SFT, reward models, preferences and GRPO.
 
 Sources: `swift/arguments/`, `swift/trainers/arguments.py` and `swift/rlhf_trainers/` of 4.6.0.dev0 (commit 3602360,
 August 2026) for names and defaults, `swift/config/` for its files of DeepSpeed. `train_type` of version 3 is read as
@@ -9,10 +9,12 @@ import math
 from collections.abc import Iterator, Mapping
 
 from profiler.config.files.formats.together import (
-    KEEPS_LOGITS,
+    PAIR_LOSSES,
+    PREFERENCES,
     PROCESSES,
     absent_deepspeed,
     float32_adapters,
+    of_pairs,
     one_process,
     only_text,
     refused,
@@ -20,7 +22,7 @@ from profiler.config.files.formats.together import (
     shipped_deepspeed,
     words,
 )
-from profiler.config.files.vocabulary import Vocabulary
+from profiler.config.files.vocabulary import RUN_IT, Vocabulary
 from profiler.config.notes import Note, not_counted
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
@@ -137,6 +139,8 @@ def _rows(leaves: Mapping[str, object]) -> Mapping[str, object]:
     packed = leaves.get("packing") is True
     length = (leaves.get("packing_length") if packed else None) or leaves.get("max_length")
     found: dict[str, object] = {} if length is None else {"max_length": length}
+    if leaves.get("rlhf_type") in PREFERENCES:
+        return {"beta": 0.1 if leaves.get("beta") is None else leaves["beta"], **found}
     return found if _is_reward(leaves) else {"packing": packed, **found}
 
 
@@ -170,7 +174,9 @@ def _checkpointing(leaves: Mapping[str, object]) -> Mapping[str, object]:
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return how its trainers compute losses, and the longest prompt, which trl's keys no longer state."""
     found: dict[str, object] = {}
-    if leaves.get("use_liger_kernel") is not True and not _is_reward(leaves):
+    if leaves.get("rlhf_type") in PREFERENCES:
+        found["logprobs"] = Logprobs.PAIRS_OF_COMPLETIONS.value
+    elif leaves.get("use_liger_kernel") is not True and not _is_reward(leaves):
         found["logprobs"] = (Logprobs.SELECTIVE_IN_PLACE if _is_grpo(leaves) else Logprobs.NLL).value
     if _is_grpo(leaves) and leaves.get("max_length") is not None:
         found["max_prompt_length"] = leaves["max_length"]
@@ -204,7 +210,7 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
             text = f"logprobs={Logprobs.SELECTIVE_IN_PLACE} (in {_NAME}, as in trl 1.0)"
             yield Note(key="logprobs", text=text)
         return
-    if leaves.get("rlhf_type") not in (None, Recipe.SFT) and not _is_reward(leaves):
+    if leaves.get("rlhf_type") not in (None, Recipe.SFT, *PREFERENCES) and not _is_reward(leaves):
         return
     if _is_reward(leaves) and leaves.get("packing") is True:
         yield refused("packing", True, f"is refused by {_NAME} for a reward model", "Set packing to false.")
@@ -215,7 +221,12 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         count = _accumulation(leaves)["gradient_accumulation_steps"]
         text = f"gradient_accumulation_steps={count} ({_NAME} makes about {_ROWS_PER_UPDATE} rows per update)"
         yield Note(key="gradient_accumulation_steps", text=text)
-    if leaves.get("use_liger_kernel") is not True and not _is_reward(leaves):
+    if leaves.get("rlhf_type") in PREFERENCES:
+        yield from of_pairs(_NAME, Logprobs.PAIRS_OF_COMPLETIONS, has_liger=leaves.get("use_liger_kernel") is True)
+        for key in ("packing", "use_logits_to_keep"):
+            if leaves.get(key) is (key == "packing"):
+                yield refused(key, leaves[key], f"has no formula here with preferences in {_NAME}", RUN_IT)
+    elif leaves.get("use_liger_kernel") is not True and not _is_reward(leaves):
         yield Note(key="logprobs", text=f"logprobs={Logprobs.NLL} (in {_NAME} the loss is that of transformers)")
         if leaves.get("use_logits_to_keep") is not False:
             yield not_counted(f"that {_NAME} makes no logits of prompts (the figure may be too high)")
@@ -241,13 +252,7 @@ MS_SWIFT = Vocabulary(
         "modules_to_save": "lora_modules_to_save",
         "target_parameters": "lora_target_parameters",
     },
-    values={
-        "attn_implementation": {
-            "flash_attn": "flash_attention_2",
-            "flash_attention_2": "flash_attention_2",
-            "flash_attention_3": "flash_attention_3",
-        },
-    },
+    values={"attn_implementation": {"flash_attn": "flash_attention_2"}},
     defaults={
         "per_device_train_batch_size": 1,
         "per_device_eval_batch_size": 1,
@@ -257,8 +262,7 @@ MS_SWIFT = Vocabulary(
         "optim": "adamw_torch_fused",
     },
     recipe_key="rlhf_type",
-    recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT, "rm": Recipe.REWARD},
-    unread={"kto": KEEPS_LOGITS, "dpo": KEEPS_LOGITS},
+    recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT, "rm": Recipe.REWARD, **PREFERENCES},
     trainer="sft",
     rules=(_tuning, _types, _accumulation, _grpo, _rows, _evaluation, _sharding, _checkpointing),
     trial=(_trial,),
@@ -347,7 +351,7 @@ MS_SWIFT = Vocabulary(
         "use_galore": (False,),
         "lisa_activated_layers": (0,),
         "optimizer": (),
-        "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"),
+        "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", *PAIR_LOSSES),
         "callbacks": ([],),
         "enable_dft_loss": (False,),
         "enable_channel_loss": (False,),

@@ -8,13 +8,17 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.domain.errors import Fault
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Logprobs
 
 PROCESSES = "NPROC_PER_NODE"
 """The variable by which llamafactory-cli and swift read the number of processes of a node; a command states it."""
 
-KEEPS_LOGITS = "makes the logits of policy and reference, as trl before 1.15 does, and they have no formula here"
-"""Why trainers of preferences are not read: LLaMA-Factory and axolotl make those of all tokens, ms-swift may leave out
-those of prompts (`get_batch_logps` of their KTO trainers)."""
+PREFERENCES: Mapping[object, Recipe] = {"dpo": Recipe.DPO, "kto": Recipe.KTO}
+"""Trainers of preferences by their names in LLaMA-Factory, ms-swift and axolotl alike."""
+
+PAIR_LOSSES = ("sigmoid", "hinge", "ipo", "robust", "exo_pair", "nca_pair", "apo_zero", "apo_down", "sppo_hard", "kto")
+"""Their losses of ms-swift and trl that add a few numbers per row; `sft` selects logits, and some have no KL term."""
 
 _IMAGES = re.compile(
     r"(?:^|[-_/.\d])(?:vl|vlm|omni|vision|llava|internvl\w*|intern-s1\w*|paligemma\w*|pixtral|idefics\w*|minicpm-[vo]|"
@@ -133,6 +137,16 @@ def one_process(program: str, leaves: Mapping[str, object]) -> Iterator[Fault | 
     if leaves.get(PROCESSES) is None:
         text = f"num_processes=1 (a file of {program} does not state it)"
         yield Note(key="num_processes", text=text)
+
+
+def of_pairs(program: str, logprobs: Logprobs, *, has_liger: bool) -> Iterator[Fault | Note]:
+    """Name the loss of a trainer of preferences, and refuse it with Liger's kernels, of which it runs others."""
+    if has_liger:
+        yield refused(
+            "use_liger_kernel", True, f"has no formula here with preferences in {program}", "Set it to false."
+        )
+    made = "prompts too" if logprobs.pair_loss is not None and logprobs.pair_loss.of_prompts else "completions"
+    yield Note(key="logprobs", text=f"logprobs={logprobs} (in {program} preferences have logits of {made})")
 
 
 def float32_adapters(program: str) -> Note:
