@@ -334,11 +334,11 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
     # A key of trl that is stated as well, to the same value, settles what another name of it says.
     stated = [(KEY_OF.get(key, key), value) for key, value in found.items()]
     faults += [fault for fault, value in renamed if (fault.key, value) not in stated]
-    said = [each for check in vocabulary.checks for each in check(leaves)]
     trainer = leaves.get(vocabulary.recipe_key) or _switched(vocabulary, leaves) or vocabulary.trainer
     recipe = vocabulary.recipes.get(trainer)
     if recipe is None and trainer:
-        faults.append(_no_recipe(vocabulary, trainer))
+        faults, unknown = [_no_recipe(vocabulary, trainer)], []
+    said = [each for check in vocabulary.checks for each in check(leaves)] if recipe is not None or not trainer else []
     return Translation(
         values={**vocabulary.defaults, **found},
         read=tuple(read),

@@ -14,6 +14,7 @@ from profiler.config.files.companion_files import DEEPSPEED_FIELDS, FSDP_FIELDS,
 from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
+from profiler.config.files.formats.openrlhf import COMMAND, MODULES, OPENRLHF
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.shell.values import Item, Value
@@ -138,6 +139,11 @@ def _of_swift(options: Arguments) -> object:
     return _of_variables(options) if found is None else found
 
 
+def _of_deepspeed_or_torchrun(options: Arguments) -> object:
+    found = _of_deepspeed(options)
+    return _product(options, "nproc_per_node", "nnodes") if found is None else found
+
+
 SWIFT = Launcher(
     name="swift",
     starts=_called("swift"),
@@ -163,6 +169,15 @@ AXOLOTL_CLI = Launcher(
     commands={"train": {}},
 )
 
+OPENRLHF_CLI = Launcher(
+    name="openrlhf",
+    starts=(),
+    processes=_of_deepspeed_or_torchrun,
+    vocabulary=OPENRLHF,
+    commands={each: {COMMAND: each} for each in MODULES},
+)
+"""Its modules, which DeepSpeed's launcher, torchrun or Python starts."""
+
 LAUNCHERS = (ACCELERATE, TORCHRUN, DEEPSPEED, TRL, SWIFT, LLAMA_FACTORY_CLI, AXOLOTL_CLI, PYTHON)
 """The first that fits is meant."""
 
@@ -178,6 +193,7 @@ _MODULES_OF_COMMANDS = {
     "axolotl.cli.train": (AXOLOTL_CLI, "train"),
     "swift.cli.sft": (SWIFT, "sft"),
     "swift.cli.rlhf": (SWIFT, "rlhf"),
+    **{f"{COMMAND}.{each}": (OPENRLHF_CLI, each) for each in MODULES},
 }
 """Commands that Python, or a launcher, starts as a module."""
 
