@@ -169,6 +169,7 @@ FORMATS = (
         ),
         trains=_called(rf"\b{re.escape(COMMAND)}\.(?:{'|'.join(MODULES)})\b"),
         modules=_words("openrlhf"),
+        hint="python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md).",
     ),
     Format(
         name="NeMo-RL",

@@ -139,9 +139,12 @@ def _of_swift(options: Arguments) -> object:
     return _of_variables(options) if found is None else found
 
 
-def _of_deepspeed_or_torchrun(options: Arguments) -> object:
-    found = _of_deepspeed(options)
-    return _product(options, "nproc_per_node", "nnodes") if found is None else found
+def _of_openrlhf(options: Arguments) -> object:
+    """Return the processes of OpenRLHF: of DeepSpeed's launcher, which takes the GPUs that it sees, or of torchrun."""
+    found, visible = _of_deepspeed(options), options.values.get(_VISIBLE)
+    if found is None:
+        found = _product(options, "nproc_per_node", "nnodes")
+    return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
 
 
 SWIFT = Launcher(
@@ -172,7 +175,7 @@ AXOLOTL_CLI = Launcher(
 OPENRLHF_CLI = Launcher(
     name="openrlhf",
     starts=(),
-    processes=_of_deepspeed_or_torchrun,
+    processes=_of_openrlhf,
     vocabulary=OPENRLHF,
     commands={each: {COMMAND: each} for each in MODULES},
 )
@@ -250,7 +253,7 @@ def started(items: Sequence[Item], environment: Mapping[str, Value]) -> Started 
                 if launcher.commands:
                     return _command(launcher, own, environment)
                 found = _program(launcher, own)
-                return _with_variables(found, environment) if found.launcher is SWIFT else found
+                return _with_variables(found, environment) if found.launcher in (SWIFT, OPENRLHF_CLI) else found
         if texts[place].endswith(".py") and "run" in texts[:place] and "uv" in texts[:place]:
             return _program(PYTHON, items[place:])
     return None

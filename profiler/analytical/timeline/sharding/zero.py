@@ -120,7 +120,7 @@ class Zero(TrialSharding):
 
     @property
     def _of_gpus(self) -> str:
-        return f" / {self.spec.num_processes} GPUs"
+        return f" / {self.spec.num_processes} GPUs" if self.spec.num_processes != 1 else ""
 
     @cached_property
     def master_bytes(self) -> Count:

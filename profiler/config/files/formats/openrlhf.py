@@ -137,9 +137,8 @@ def _sharding(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return the loss, and that rows are not padded where they are packed: each is taken to be the longest."""
-    found: dict[str, object] = {}
-    if leaves.get(COMMAND) == _SFT:
-        found["logprobs"] = Logprobs.NLL_KEPT.value
+    loss = Logprobs.NLL_KEPT if leaves.get(COMMAND) == _SFT else Logprobs.FUSED
+    found: dict[str, object] = {"logprobs": loss.value}
     if _is_packed(_earlier(leaves)):
         found["lengths"] = Lengths.FORCED.value
     return found
@@ -163,6 +162,9 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     if isinstance(model, str) and _MIXTURES.search(model):
         problem = f"has experts, by its name, and {_NAME} keeps what routers say of each token, without a formula here"
         yield Fault(key="model", found=model, problem=problem)
+    if leaves.get(PROCESSES) == 1 and leaves.get(COMMAND) == _REWARD:
+        problem = "trains a reward model by DeepSpeed on one GPU, with float32 copies of its weights, without a formula"
+        yield refused("num_processes", 1, problem)
     yield from only_text("pretrain", _NAME, stated)
 
 
