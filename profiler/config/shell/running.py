@@ -76,7 +76,7 @@ def commands_run(text: str) -> tuple[Call, ...]:
 
 def _assigned_document(found: re.Match[str]) -> str:
     """Return the assignment of a here-document; without a quote around its end, variables in it are expanded."""
-    name, quote, text = found[1], found[2], found[4]
+    name, quote, text = found[1], found[2], found[4].strip()
     if quote:
         return f"{name}='" + text.replace("'", "'\\''") + "'"
     return f'{name}="' + text.replace('"', '\\"') + '"'
