@@ -112,6 +112,11 @@ SWEEPS = (
         "a sweep does not run vLLM with this recipe yet",
         _NOT_YET,
     ),
+    _sweep(
+        {"logprobs": Logprobs.NLL_KEPT},
+        "is the loss of OpenRLHF's own trainer, which no sweep runs",
+        "Run your command: python -m profiler.run gpus=1xCARD bash COMMAND.sh.",
+    ),
     _sweep({"reward_models": stated}, "a sweep does not run reward models yet", _NOT_YET),
     _sweep({"per_device_eval_batch_size": stated}, "a sweep does not run evaluations yet", _NOT_YET),
     _sweep(
@@ -291,7 +296,7 @@ CLOSED_FORM = (
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
     _sharded({"recipe": one_of(*OF_DATA - {Recipe.SFT, Recipe.REWARD})}),
-    _sharded({"recipe": Recipe.REWARD, "distributed_type": DistributedType.FSDP}),
+    _sharded({"recipe": Recipe.REWARD, "distributed_type": DistributedType.FSDP, "fsdp_version": anything}),
     _sharded({"dtype": _NOT_BFLOAT16}),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),

@@ -28,19 +28,8 @@ OF_ONE_GPU = (
         "needs several GPUs, and num_processes is 1",
         "Set num_processes to 2 or more.",
     ),
-    _types(
-        {"logprobs": Logprobs.NLL_KEPT, "distributed_type": other_than(DistributedType.DEEPSPEED)},
-        "is the loss of OpenRLHF, which trains by DeepSpeed only, and distributed_type is {spec.distributed_type}",
-        "Set distributed_type=deepspeed.",
-    ),
-    Constraint(
-        Where.SWEEP,
-        {"logprobs": Logprobs.NLL_KEPT},
-        "is the loss of OpenRLHF's own trainer, which no sweep runs",
-        "Run your command: python -m profiler.run gpus=1xCARD bash COMMAND.sh.",
-    ),
 )
-"""What OpenRLHF does otherwise than trl's trainers."""
+"""trl's trainers by DeepSpeed on one GPU have no estimate."""
 
 OF_TYPES = (
     # `TrainingArguments.__post_init__`.
@@ -91,6 +80,11 @@ OF_TYPES = (
         "takes 16-bit values, and tuning={spec.tuning} generates without autocast in dtype=float32",
         FLASH_OF_FLOAT32.hint,
         when=lambda case: gives_float32_to_flash(case.spec),
+    ),
+    _types(
+        {"logprobs": Logprobs.NLL_KEPT, "distributed_type": other_than(DistributedType.DEEPSPEED)},
+        "is the loss of OpenRLHF, which trains by DeepSpeed only, and distributed_type is {spec.distributed_type}",
+        "Set distributed_type=deepspeed.",
     ),
 )
 """Types and widths of values that libraries refuse: float16 scales gradients, which torch 2.13 does in float32 only."""

@@ -184,7 +184,7 @@ def test_the_launcher_says_how_many_gpus_share_a_step(tmp_path, start, processes
     found = answered(tmp_path, f"{start} openrlhf.cli.train_sft {LATER}")
     assert found.trial is not None, found.errors
     assert (found.trial["num_processes"], found.trial["gradient_accumulation_steps"]) == (processes, passes)
-    assert ("the fewest over which ZeRO shards" in found.notes) == (start == "deepspeed --module")
+    assert ("processes: 2 (the fewest over which ZeRO shards)" in found.notes) == (start == "deepspeed --module")
 
 
 def test_a_command_in_a_here_document_is_read(tmp_path):

@@ -21,7 +21,6 @@ from profiler.analytical.formulas.models.parameters import adapted_projections, 
 from profiler.analytical.formulas.models.trained import element_bytes, layer_gradients_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import autocast_more_bytes, autocast_saved_bytes
 from profiler.analytical.formulas.sizes.quantities import (
-    NOTHING,
     Count,
     Flag,
     Term,
@@ -228,8 +227,8 @@ def _pass(
         {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs},
     )
     saved = dict(added(layers, kept, of_norm))
-    # The head names what is there with it, and counts the logits of the micro-batch before.
-    saved[Category.LOGITS] = Term(saved[Category.LOGITS].size - persistent.get(Category.LOGITS, NOTHING).size)
+    # The head names what is there with it.
+    saved[Category.LOGITS] = Term(saved[Category.LOGITS].size)
     in_layer, at_head = (Term(autocast_more_bytes(spec, architecture, in_layer=there)) for there in (True, False))
     last_layer, waiting = layer_backward(spec, architecture, batch), gradients.of_tied_head(spec, architecture)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))

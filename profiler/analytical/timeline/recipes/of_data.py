@@ -6,15 +6,14 @@ have a reference that runs within the loss, while the policy keeps what its back
 
 from dataclasses import replace
 
-from profiler.analytical.formulas.head import all_logits, head_saved
-from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
+from profiler.analytical.formulas.head import head_saved
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything
 from profiler.analytical.formulas.sizes.quantities import UNNAMED, Count, Term, Terms, added, larger
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_padded, tokens_of
 from profiler.analytical.timeline.instants import (
     Gradients,
     Instant,
-    InstantName,
     head_categories,
     models,
     of_one_thread,
@@ -42,55 +41,12 @@ def _inputs(spec: TrialKeys) -> int:
 
 def single_pass_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial without a reference, in the order of a step: of SFT, or of a reward model."""
-    persistent = added(_persistent(spec, architecture), _kept_copy(spec, architecture))
+    persistent = _persistent(spec, architecture)
     return (
         *load_instants(spec, architecture),
-        *_with_product(spec, architecture, training_instants(spec, architecture, persistent, data_micro_batch(spec))),
+        *training_instants(spec, architecture, persistent, data_micro_batch(spec)),
         optimizer_instant(spec, architecture, persistent),
     )
-
-
-def _keeps_copy(spec: TrialKeys) -> bool:
-    return spec.logprobs.label_loss is not None and spec.logprobs.label_loss.keeps_copy
-
-
-def _kept_copy(spec: TrialKeys, architecture: DecoderShape) -> Terms:
-    """Return the float32 logits of the micro-batch before, which a name of the training loop keeps.
-
-    By hand, 2 rows of 11 tokens, V = 100: 2 x 11 x 100 x 4 = 8,800 B at each instant but those of the head, which count
-    it themselves.
-
-    Source: `output` in `SFTTrainer.fit`, `openrlhf/trainer/sft_trainer.py` of OpenRLHF 0.11.2.
-    """
-    if not _keeps_copy(spec):
-        return {}
-    logits = all_logits(spec, architecture, data_micro_batch(spec))
-    return {Category.LOGITS: Term(logits.in_float32, lambda: "in float32, of the last micro-batch")}
-
-
-def _with_product(spec: TrialKeys, architecture: DecoderShape, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
-    """Return the instants with the product of the head in backward, where a copy of the logits outlives its gradient.
-
-    There are the copy, the gradient of the logits in their own type, and what it becomes: the gradients of the hidden
-    states and of a trained head. By hand, 2 rows of 11 tokens, H = 8, V = 100 in bfloat16: 2,200 x 6 + 22 x 16 + 1,600
-    B, and 2,200 x 10 B before.
-    """
-    if not _keeps_copy(spec):
-        return instants
-    batch = data_micro_batch(spec)
-    logits, block = all_logits(spec, architecture, batch), block_of(spec)
-    element = element_bytes(spec).compute
-    hidden = Term(block(batch.positions * architecture.hidden_size * element))
-    made = architecture.vocab_size * architecture.hidden_size if trains_everything(spec) else 0
-    found: list[Instant] = []
-    for instant in instants:
-        found.append(instant)
-        if instant.name is InstantName.BACKWARD_HEAD:
-            there = instant.terms[Category.LOGITS]
-            more = added(instant.terms, {Category.ACTIVATIONS: hidden, Category.GRADIENTS: Term(block(made * element))})
-            left = {**more, Category.LOGITS: Term(there.size - logits.in_float32, there.words)}
-            found.append(replace(instant, terms=left))
-    return tuple(found)
 
 
 def dpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:

@@ -5,10 +5,9 @@ Sources: `openrlhf/cli/train_sft.py` and `train_rm.py`, `openrlhf/trainer/sft_tr
 tags v0.5.2 to v0.9.10 for the names before (`--zero_stage`). From 0.7.0 on the losses are those of 0.11.2.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 
-from profiler.config.files.formats.together import PROCESSES, only_text, refused, words
+from profiler.config.files.formats.together import EXPERTS, PROCESSES, only_text, refused, words
 from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.notes import Note
 from profiler.domain.errors import Fault
@@ -17,43 +16,28 @@ from profiler.domain.trials.trial import Lengths, Logprobs
 
 COMMAND = "openrlhf.cli"
 """The key that names the trainer: the module that is started."""
-
 _NAME = "OpenRLHF"
 _SFT, _REWARD = "train_sft", "train_rm"
 _FEWEST = 2
 """Processes where the launcher leaves their number open: the fewest over which ZeRO shards."""
 
-_EARLIER: Mapping[str, str] = {
-    "model.model_name_or_path": "pretrain",
-    "model.gradient_checkpointing_enable": "gradient_checkpointing",
-    "model.gradient_checkpointing_reentrant": "gradient_checkpointing_use_reentrant",
-    "model.aux_loss_coef": "aux_loss_coef",
-    "data.max_len": "max_len",
-    "train.micro_batch_size": "micro_train_batch_size",
-    "train.batch_size": "train_batch_size",
-    "train.full_determinism_enable": "full_determinism",
-    "ds.zero_stage": "zero_stage",
-    "ds.adam_offload": "adam_offload",
-    "ds.param_dtype": "param_dtype",
-    "ds.attn_implementation": "attn_implementation",
-    "ds.packing_samples": "packing_samples",
-    "ds.lora.rank": "lora_rank",
-    "ds.lora.alpha": "lora_alpha",
-    "ds.lora.dropout": "lora_dropout",
-    "ds.lora.target_modules": "target_modules",
-    "ds.load_in_4bit": "load_in_4bit",
-    "ds.use_liger_kernel": "use_liger_kernel",
-    "ds.overlap_comm": "overlap_comm",
-    "ds.grad_accum_dtype": "grad_accum_dtype",
-    "ds.zpg": "zpg",
-    "ds.ring_attn_size": "ring_attn_size",
-    "ds.tensor_parallel_size": "ds_tensor_parallel_size",
-    "ds.deepcompile": "deepcompile",
-}
+_EARLIER: Mapping[str, str] = dict(
+    pair.split("=")
+    for pair in words(
+        """
+    model.model_name_or_path=pretrain model.gradient_checkpointing_enable=gradient_checkpointing
+    model.gradient_checkpointing_reentrant=gradient_checkpointing_use_reentrant model.aux_loss_coef=aux_loss_coef
+    data.max_len=max_len train.micro_batch_size=micro_train_batch_size train.batch_size=train_batch_size
+    train.full_determinism_enable=full_determinism ds.zero_stage=zero_stage ds.adam_offload=adam_offload
+    ds.param_dtype=param_dtype ds.attn_implementation=attn_implementation ds.packing_samples=packing_samples
+    ds.lora.rank=lora_rank ds.lora.alpha=lora_alpha ds.lora.dropout=lora_dropout ds.lora.target_modules=target_modules
+    ds.load_in_4bit=load_in_4bit ds.use_liger_kernel=use_liger_kernel ds.overlap_comm=overlap_comm
+    ds.grad_accum_dtype=grad_accum_dtype ds.zpg=zpg ds.ring_attn_size=ring_attn_size
+    ds.tensor_parallel_size=ds_tensor_parallel_size ds.deepcompile=deepcompile
+    """
+    )
+)
 """The name before 0.11 of each option that decides memory."""
-
-_MIXTURES = re.compile(r"mixtral|moe|deepseek-v[23]|gpt-oss|llama-4|(?:^|[-_])a\d+(?:\.\d+)?b(?:[-_]|$)", re.IGNORECASE)
-"""Names of models with experts."""
 
 
 def _earlier(leaves: Mapping[str, object]) -> dict[str, object]:
@@ -74,74 +58,52 @@ def _is_packed(stated: Mapping[str, object]) -> bool:
     return stated.get("packing_samples") is True
 
 
-def _sizes(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return rows, accumulation and the longest row (`setup_distributed` in `utils/deepspeed/deepspeed.py`)."""
+def _passes(stated: Mapping[str, object], rows: object) -> int:
+    """Return the micro-batches of a step (`setup_distributed` in `utils/deepspeed/deepspeed.py`)."""
+    match (rows, _or(stated.get("train_batch_size"), 128), _or(stated.get(PROCESSES), _FEWEST)):
+        case (int(rows), int(whole), int(processes)) if rows > 0 and processes > 0:
+            return max(1, whole // rows // processes)
+    return 1
+
+
+def _keys(leaves: Mapping[str, object]) -> Mapping[str, object]:
+    """Return rows, types, attention and checkpointing (`Actor` in `models/actor.py`), and the adapter.
+
+    Packed rows have flash-attn's attention. DeepSpeed's configuration is that of `get_train_ds_config`, whose `auto` is
+    DeepSpeed's default.
+    """
     stated, is_sft = _earlier(leaves), leaves.get(COMMAND) == _SFT
-    rows = _or(stated.get("micro_train_batch_size"), 8 if is_sft else 1)
-    whole, processes = _or(stated.get("train_batch_size"), 128), _or(leaves.get(PROCESSES), _FEWEST)
-    counts = [each for each in (rows, whole, processes) if isinstance(each, int) and each > 0]
-    passes = max(1, counts[1] // counts[0] // counts[2]) if len(counts) == len((rows, whole, processes)) else 1
-    return {
-        "per_device_train_batch_size": rows,
-        "gradient_accumulation_steps": passes,
-        "max_length": _or(stated.get("max_len"), 2048 if is_sft else 512),
-    }
-
-
-def _model(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return types, attention and checkpointing (`Actor` in `models/actor.py`)."""
-    stated = _earlier(leaves)
+    attention = str("flash_attention_2" if stated.get("flash_attn") is True else stated.get("attn_implementation"))
+    is_flash = attention in ("None", "flash_attention_3") or _is_packed(stated)
+    rank, rows = stated.get("lora_rank"), _or(stated.get("micro_train_batch_size"), 8 if is_sft else 1)
+    moved = {"device": "cpu" if stated.get("adam_offload") is True else "none"}
+    zero = {"stage": _or(stated.get("zero_stage"), 2), "offload_optimizer": moved}
     found: dict[str, object] = {
+        "per_device_train_batch_size": rows,
+        "gradient_accumulation_steps": _passes(stated, rows),
+        "max_length": _or(stated.get("max_len"), 2048 if is_sft else 512),
         "dtype": "bfloat16",
         "bf16": True,
-        "attn_implementation": _attention(leaves),
+        "attn_implementation": "flash_attention_2" if is_flash else attention,
         "gradient_checkpointing": stated.get("gradient_checkpointing") is True,
+        "use_peft": rank not in (None, 0),
+        "deepspeed": {"zero_optimization": zero, "bf16": {"enabled": True}},
     }
     if found["gradient_checkpointing"]:
         reentrant = stated.get("gradient_checkpointing_use_reentrant") is True
         found["gradient_checkpointing_kwargs"] = {"use_reentrant": reentrant}
+    if found["use_peft"]:
+        alpha, dropout = _or(stated.get("lora_alpha"), 16), _or(stated.get("lora_dropout"), 0)
+        targets = _or(stated.get("target_modules"), "all-linear")
+        found.update(lora_r=rank, lora_alpha=alpha, lora_dropout=dropout, lora_target_modules=targets)
     return found
-
-
-def _attention(leaves: Mapping[str, object]) -> object:
-    """Return the attention: packed rows have flash-attn's."""
-    stated = _earlier(leaves)
-    said = "flash_attention_2" if stated.get("flash_attn") is True else stated.get("attn_implementation")
-    if said is None or (_is_packed(stated) and "flash_attention" not in str(said)):
-        return "flash_attention_2"
-    return "flash_attention_2" if said == "flash_attention_3" else said
-
-
-def _tuning(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the adapter."""
-    stated = _earlier(leaves)
-    if stated.get("lora_rank") in (None, 0):
-        return {"use_peft": False}
-    return {
-        "use_peft": True,
-        "lora_r": stated["lora_rank"],
-        "lora_alpha": _or(stated.get("lora_alpha"), 16),
-        "lora_dropout": _or(stated.get("lora_dropout"), 0),
-        "lora_target_modules": _or(stated.get("target_modules"), "all-linear"),
-    }
-
-
-def _sharding(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return DeepSpeed's configuration (`get_train_ds_config`), whose `auto` is DeepSpeed's default."""
-    stated = _earlier(leaves)
-    zero: dict[str, object] = {"stage": _or(stated.get("zero_stage"), 2)}
-    if stated.get("adam_offload") is True:
-        zero["offload_optimizer"] = {"device": "cpu"}
-    return {"deepspeed": {"zero_optimization": zero, "bf16": {"enabled": True}}}
 
 
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return the loss, and that rows are not padded where they are packed: each is taken to be the longest."""
     loss = Logprobs.NLL_KEPT if leaves.get(COMMAND) == _SFT else Logprobs.FUSED
-    found: dict[str, object] = {"logprobs": loss.value}
-    if _is_packed(_earlier(leaves)):
-        found["lengths"] = Lengths.FORCED.value
-    return found
+    packed = {"lengths": Lengths.FORCED.value} if _is_packed(_earlier(leaves)) else {}
+    return {"logprobs": loss.value, **packed}
 
 
 def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
@@ -152,16 +114,12 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     elif is_earlier and stated.get("bf16") is not True and stated.get("param_dtype") is None:
         problem = f"is absent, and then {_NAME} trains in float32 before 0.9.3, and in bfloat16 since"
         yield refused("bf16", None, problem, "Give bf16=true as well, if it is the later one.")
-    is_open = stated.get("flash_attn") is not True and stated.get("attn_implementation") is None
-    if is_earlier and is_open and not _is_packed(stated):
+    if is_earlier and not (stated.get("flash_attn") is True or stated.get("attn_implementation") or _is_packed(stated)):
         problem = f"is absent, and then {_NAME} has eager attention before 0.8.10, and flash_attention_2 since"
         yield refused("attn_implementation", None, problem, "Give attn_implementation= as well.")
-    if stated.get("load_in_4bit") is True and stated.get("lora_rank") in (None, 0):
-        yield refused("load_in_4bit", True, "without lora_rank trains quantised weights, which is refused")
-    model = stated.get("pretrain")
-    if isinstance(model, str) and _MIXTURES.search(model):
+    if EXPERTS.search(str(model := stated.get("pretrain"))):
         problem = f"has experts, by its name, and {_NAME} keeps what routers say of each token, without a formula here"
-        yield Fault(key="model", found=model, problem=problem)
+        yield refused("model", model, problem)
     if leaves.get(PROCESSES) == 1 and leaves.get(COMMAND) == _REWARD:
         problem = "trains a reward model by DeepSpeed on one GPU, with float32 copies of its weights, without a formula"
         yield refused("num_processes", 1, problem)
@@ -170,21 +128,18 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
 
 def _says(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     """Name what the options leave open."""
-    stated, sizes = _earlier(leaves), _sizes(leaves)
-    passes, processes = sizes["gradient_accumulation_steps"], _or(leaves.get(PROCESSES), _FEWEST)
-    whole = _or(stated.get("train_batch_size"), 128)
-    is_open = ", the fewest over which ZeRO shards" if leaves.get(PROCESSES) is None else ""
-    text = f"gradient_accumulation_steps={passes} (train_batch_size={whole} over {processes} processes{is_open})"
+    stated, found = _earlier(leaves), _keys(leaves)
+    passes, whole = found["gradient_accumulation_steps"], _or(stated.get("train_batch_size"), 128)
+    processes = _or(leaves.get(PROCESSES), f"{_FEWEST} (the fewest over which ZeRO shards)")
+    text = f"gradient_accumulation_steps={passes} (train_batch_size={whole}, processes: {processes})"
     yield Note(key="gradient_accumulation_steps", text=text)
     if _is_packed(stated):
-        yield Note(key="lengths", text=f"each row of a micro-batch has {sizes['max_length']} tokens (packing_samples)")
+        yield Note(key="lengths", text=f"each row of a micro-batch has {found['max_length']} tokens (packing_samples)")
     if leaves.get(COMMAND) == _SFT:
         since = "" if _has_groups(leaves) else "; before 0.7.0 the loss keeps more of them"
         text = f"logprobs={Logprobs.NLL_KEPT} (in {_NAME} logits are float32, and stay until the next{since})"
         yield Note(key="logprobs", text=text)
 
-
-_OTHERS_SHARE = "keeps several models of its own in one step, and the logits of all tokens, without a formula here"
 
 _FREE = words(
     """
@@ -207,59 +162,46 @@ _FREE = words(
 )
 
 _CHANGES: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        words(
+            "full_determinism load_in_4bit use_liger_kernel overlap_comm deepcompile torch_compile disable_trace_cache"
+        ),
+        (False,),
+    ),
+    **dict.fromkeys(words("zpg ring_attn_size ds_tensor_parallel_size"), (1,)),
     "aux_loss_coef": (0, 0.0),
-    "full_determinism": (False,),
-    "load_in_4bit": (False,),
-    "use_liger_kernel": (False,),
-    "overlap_comm": (False,),
     "grad_accum_dtype": ("bf16",),
-    "zpg": (1,),
-    "ring_attn_size": (1,),
-    "ds_tensor_parallel_size": (1,),
-    "deepcompile": (False,),
-    "torch_compile": (False,),
-    "disable_trace_cache": (False,),
     "optim": ("adam",),
     "ds.experts_implementation": (),
 }
-
-_MODEL = ("pretrain", "model.model_name_or_path")
+_BY_RULE = words(
+    f"""
+    micro_train_batch_size train_batch_size max_len zero_stage adam_offload bf16 param_dtype flash_attn
+    attn_implementation packing_samples gradient_checkpointing gradient_checkpointing_use_reentrant lora_rank
+    lora_alpha lora_dropout target_modules {PROCESSES}
+    """
+)
 
 OPENRLHF = Vocabulary(
     version=f"{_NAME} 0.7 to 0.11",
-    names=dict.fromkeys(_MODEL, "model_name_or_path"),
+    names=dict.fromkeys(("pretrain", "model.model_name_or_path"), "model_name_or_path"),
     defaults={"optim": "adamw_torch_fused", "use_liger_kernel": False, "packing": False},
     recipe_key=COMMAND,
     recipes={_SFT: Recipe.SFT, _REWARD: Recipe.REWARD},
     unread={
-        "train_dpo": _OTHERS_SHARE,
-        "train_kto": _OTHERS_SHARE,
-        "train_kd": _OTHERS_SHARE,
+        **dict.fromkeys(
+            ("train_dpo", "train_kto", "train_kd", "train_ppo"),
+            "keeps several models in one step, and the logits of all their tokens, without a formula here",
+        ),
         "train_prm": "makes the logits of all tokens for two labels, without a formula here",
-        "train_ppo": _OTHERS_SHARE,
         "train_ppo_ray": "trains and generates in several processes on one GPU, whose sum has no formula here",
     },
-    rules=(_sizes, _model, _tuning, _sharding),
+    rules=(_keys,),
     trial=(_trial,),
-    by_rule=frozenset(
-        each
-        for old in (
-            *words(
-                f"""
-                micro_train_batch_size train_batch_size max_len zero_stage adam_offload bf16 param_dtype
-                flash_attn attn_implementation packing_samples gradient_checkpointing
-                gradient_checkpointing_use_reentrant lora_rank lora_alpha lora_dropout target_modules {PROCESSES}
-                """
-            ),
-        )
-        for each in (old, *(new for new, earlier in _EARLIER.items() if earlier == old))
-    ),
+    by_rule=_BY_RULE | {new for new, earlier in _EARLIER.items() if earlier in _BY_RULE},
     checks=(_is_read, _says),
     free=_FREE,
-    changes={
-        **_CHANGES,
-        **{new: _CHANGES[earlier] for new, earlier in _EARLIER.items() if earlier in _CHANGES},
-    },
+    changes=_CHANGES | {new: _CHANGES[earlier] for new, earlier in _EARLIER.items() if earlier in _CHANGES},
 )
 """Its table."""
 
