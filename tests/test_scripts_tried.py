@@ -89,11 +89,11 @@ def errors_of(*, of_openrlhf: bool) -> dict[str, list[float]]:
 
 
 def test_the_estimate_of_openrlhf_is_as_far_as_said() -> None:
-    """Allocated memory of all seven is too low: by less than 0.2 %, 0.4 % with LoRA, 0.7 % without checkpointing."""
+    """Allocated memory of all nine is too low: by less than 0.2 % in six, and up to 0.7 % in the others."""
     errors = errors_of(of_openrlhf=True)
-    assert len(errors["allocated"]) == 7
-    assert errors["allocated"][:2] == pytest.approx([-0.007, -0.004], abs=0.0005)
-    assert -0.002 < errors["allocated"][2] < errors["allocated"][-1] < 0
+    assert len(errors["allocated"]) == 9
+    assert errors["allocated"][:3] == pytest.approx([-0.007, -0.007, -0.004], abs=0.0005)
+    assert -0.002 < errors["allocated"][3] < errors["allocated"][-1] < 0
     assert (errors["reserved"][0], errors["reserved"][-1]) == pytest.approx((-0.19, 0.105), abs=0.003)
 
 

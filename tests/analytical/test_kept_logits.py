@@ -118,6 +118,14 @@ JOBS = {
         {"trainer": "rm", "model": QWEN, "length": 256, "whole": 16, "rows": 2, "stage": 2},
         [PACKED, CHECKPOINTS],
     ),
+    "reward model, LoRA, Qwen2.5-0.5B, ZeRO-2": (
+        {"trainer": "rm", "model": QWEN, "length": 256, "whole": 16, "rows": 2, "stage": 2},
+        [PACKED, CHECKPOINTS, "--ds.lora.rank 16"],
+    ),
+    "reward model, full, Qwen2.5-7B, ZeRO-2": (
+        {"trainer": "rm", "model": "Qwen/Qwen2.5-7B", "length": 256, "whole": 16, "rows": 2, "stage": 2},
+        [PACKED, CHECKPOINTS],
+    ),
 }
 """The commands of kept runs whose loss is in the closed form; all rows have `length` tokens there."""
 

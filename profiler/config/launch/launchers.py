@@ -133,18 +133,18 @@ def _of_axolotl(options: Arguments) -> object:
     return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
 
 
-def _of_swift(options: Arguments) -> object:
-    """Return the processes of ms-swift: of the launcher of its file, or by the variables of its own command."""
-    found = _product(options, "nproc_per_node", "nnodes")
-    return _of_variables(options) if found is None else found
-
-
 def _of_openrlhf(options: Arguments) -> object:
     """Return the processes of OpenRLHF: of DeepSpeed's launcher, which takes the GPUs that it sees, or of torchrun."""
     found, visible = _of_deepspeed(options), options.values.get(_VISIBLE)
     if found is None:
         found = _product(options, "nproc_per_node", "nnodes")
     return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
+
+
+def _of_swift(options: Arguments) -> object:
+    """Return the processes of ms-swift: of the launcher of its file, or by the variables of its own command."""
+    found = _product(options, "nproc_per_node", "nnodes")
+    return _of_variables(options) if found is None else found
 
 
 SWIFT = Launcher(
