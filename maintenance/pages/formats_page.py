@@ -172,7 +172,7 @@ def formats_page() -> str:
         "",
         markdown_table(
             ["format", "known by"],
-            [[each.name, _known_by(each.name)] for each in FORMATS if each.vocabulary is each.trains is None],
+            [[each.name, _known_by(each.name)] for each in FORMATS if each.vocabulary is None and each.trains is None],
             align=Align.LEFT,
         ),
         "",

@@ -120,7 +120,8 @@ class Zero(TrialSharding):
 
     @property
     def _of_gpus(self) -> str:
-        return f" / {self.spec.num_processes} GPUs" if self.spec.num_processes != 1 else ""
+        gpus = self.spec.num_processes
+        return "" if isinstance(gpus, int) and gpus == 1 else f" / {gpus} GPUs"
 
     @cached_property
     def master_bytes(self) -> Count:

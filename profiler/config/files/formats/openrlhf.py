@@ -201,7 +201,7 @@ OPENRLHF = Vocabulary(
     by_rule=_BY_RULE | {new for new, earlier in _EARLIER.items() if earlier in _BY_RULE},
     checks=(_is_read, _says),
     free=_FREE,
-    changes=_CHANGES | {new: _CHANGES[earlier] for new, earlier in _EARLIER.items() if earlier in _CHANGES},
+    changes={**_CHANGES, **{new: _CHANGES[old] for new, old in _EARLIER.items() if old in _CHANGES}},
 )
 """Its table."""
 
