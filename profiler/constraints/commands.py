@@ -301,11 +301,6 @@ CLOSED_FORM = (
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),
     _sharded({"logprobs": _UNKNOWN_LOGPROBS}),
-    _closed_form(
-        {"logprobs": Logprobs.NLL_KEPT, "distributed_type": other_than(DistributedType.DEEPSPEED)},
-        "is the loss of OpenRLHF, which trains by DeepSpeed only, and distributed_type is {spec.distributed_type}",
-        "Set distributed_type=deepspeed.",
-    ),
     # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.
     _closed_form(
         {"lora_dropout": other_than(0), "lora_target_modules": anything, "model": anything},

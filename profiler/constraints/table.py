@@ -81,6 +81,11 @@ OF_TYPES = (
         FLASH_OF_FLOAT32.hint,
         when=lambda case: gives_float32_to_flash(case.spec),
     ),
+    _types(
+        {"logprobs": Logprobs.NLL_KEPT, "distributed_type": other_than(DistributedType.DEEPSPEED)},
+        "is the loss of OpenRLHF, which trains by DeepSpeed only, and distributed_type is {spec.distributed_type}",
+        "Set distributed_type=deepspeed.",
+    ),
 )
 """Types and widths of values that libraries refuse: float16 scales gradients, which torch 2.13 does in float32 only."""
 

@@ -1,7 +1,12 @@
 """Commands of OpenRLHF, by the names of its options since 0.11 and before, and what they leave to DeepSpeed."""
 
+import re
+
 import pytest
 from rebuilt import said
+
+from profiler.domain.errors import EXIT_OK
+from profiler.solve.main import main as solve
 
 MODEL = "Qwen/Qwen2.5-0.5B"
 START = {
@@ -185,7 +190,7 @@ def test_the_launcher_says_how_many_gpus_share_a_step(tmp_path, start, processes
     found = answered(tmp_path, f"{start} openrlhf.cli.train_sft {LATER}")
     assert found.trial is not None, found.errors
     assert (found.trial["num_processes"], found.trial["gradient_accumulation_steps"]) == (processes, passes)
-    assert ("processes: 2 (the fewest over which ZeRO shards)" in found.notes) == (start == "deepspeed --module")
+    assert ("num_processes=2 (the fewest over which ZeRO shards" in found.notes) == (start == "deepspeed --module")
 
 
 def test_a_command_in_a_here_document_is_read(tmp_path):
@@ -208,7 +213,18 @@ def test_deepspeed_is_counted_on_one_gpu_too(tmp_path):
     assert (two.trial["distributed_type"], two.trial["num_processes"]) == ("deepspeed", 2)
     reward = answered(tmp_path, f"deepspeed --num_gpus 1 --module openrlhf.cli.train_rm {LATER}")
     assert reward.trial is None
-    assert "num_processes=1: trains a reward model by DeepSpeed on one GPU" in " ".join(reward.errors)
+    assert "distributed_type=deepspeed: needs several GPUs, and num_processes is 1" in " ".join(reward.errors)
+
+
+def test_a_search_counts_deepspeed(tmp_path, capsys):
+    options = f"{LATER} --train.micro_batch_size 2 --data.max_len 512 --model.gradient_checkpointing_enable"
+    (tmp_path / "run.sh").write_text(f"{START['sft']} {options}")
+    words = [f"config={tmp_path / 'run.sh'}", "gpu=rtx-4090-24gb", "confirm=false"]
+    assert solve(["per_device_train_batch_size", *words]) == EXIT_OK
+    found = capsys.readouterr().out
+    assert "ZeRO-2 on 2 GPUs" in found
+    # 10 B per value of 512 x 151,936 logits are 0.72 GiB per row.
+    assert 10 < int(re.search(r"at most (\d+)", found)[1]) < 30
 
 
 def test_a_release_before_the_loss_is_named(tmp_path):

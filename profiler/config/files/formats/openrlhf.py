@@ -12,7 +12,7 @@ from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.notes import Note
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Lengths, Logprobs
+from profiler.domain.trials.trial import DistributedType, Lengths, Logprobs
 
 COMMAND = "openrlhf.cli"
 """The key that names the trainer: the module that is started."""
@@ -69,15 +69,12 @@ def _passes(stated: Mapping[str, object], rows: object) -> int:
 def _keys(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return rows, types, attention and checkpointing (`Actor` in `models/actor.py`), and the adapter.
 
-    Packed rows have flash-attn's attention. DeepSpeed's configuration is that of `get_train_ds_config`, whose `auto` is
-    DeepSpeed's default.
+    Packed rows have flash-attn's attention.
     """
     stated, is_sft = _earlier(leaves), leaves.get(COMMAND) == _SFT
     attention = str("flash_attention_2" if stated.get("flash_attn") is True else stated.get("attn_implementation"))
     is_flash = attention in ("None", "flash_attention_3") or _is_packed(stated)
     rank, rows = stated.get("lora_rank"), _or(stated.get("micro_train_batch_size"), 8 if is_sft else 1)
-    moved = {"device": "cpu" if stated.get("adam_offload") is True else "none"}
-    zero = {"stage": _or(stated.get("zero_stage"), 2), "offload_optimizer": moved}
     found: dict[str, object] = {
         "per_device_train_batch_size": rows,
         "gradient_accumulation_steps": _passes(stated, rows),
@@ -87,7 +84,6 @@ def _keys(leaves: Mapping[str, object]) -> Mapping[str, object]:
         "attn_implementation": "flash_attention_2" if is_flash else attention,
         "gradient_checkpointing": stated.get("gradient_checkpointing") is True,
         "use_peft": rank not in (None, 0),
-        "deepspeed": {"zero_optimization": zero, "bf16": {"enabled": True}},
     }
     if found["gradient_checkpointing"]:
         reentrant = stated.get("gradient_checkpointing_use_reentrant") is True
@@ -100,10 +96,19 @@ def _keys(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the loss, and that rows are not padded where they are packed: each is taken to be the longest."""
-    loss = Logprobs.NLL_KEPT if leaves.get(COMMAND) == _SFT else Logprobs.FUSED
-    packed = {"lengths": Lengths.FORCED.value} if _is_packed(_earlier(leaves)) else {}
-    return {"logprobs": loss.value, **packed}
+    """Return the loss, and how DeepSpeed shares (`get_train_ds_config`, whose `auto` is DeepSpeed's default).
+
+    Rows are not padded where they are packed: each is taken to be the longest.
+    """
+    stated = _earlier(leaves)
+    return {
+        "logprobs": (Logprobs.NLL_KEPT if leaves.get(COMMAND) == _SFT else Logprobs.FUSED).value,
+        "distributed_type": DistributedType.DEEPSPEED.value,
+        "zero_stage": _or(stated.get("zero_stage"), 2),
+        "offload_optimizer_device": "cpu" if stated.get("adam_offload") is True else "none",
+        **({} if isinstance(leaves.get(PROCESSES), int) else {"num_processes": _FEWEST}),
+        **({"lengths": Lengths.FORCED.value} if _is_packed(stated) else {}),
+    }
 
 
 def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
@@ -120,19 +125,18 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     if EXPERTS.search(str(model := stated.get("pretrain"))):
         problem = f"has experts, by its name, and {_NAME} keeps what routers say of each token, without a formula here"
         yield refused("model", model, problem)
-    if leaves.get(PROCESSES) == 1 and leaves.get(COMMAND) == _REWARD:
-        problem = "trains a reward model by DeepSpeed on one GPU, with float32 copies of its weights, without a formula"
-        yield refused("num_processes", 1, problem)
     yield from only_text("pretrain", _NAME, stated)
 
 
 def _says(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     """Name what the options leave open."""
-    stated, found = _earlier(leaves), _keys(leaves)
+    stated, found, processes = _earlier(leaves), _keys(leaves), _or(leaves.get(PROCESSES), _FEWEST)
     passes, whole = found["gradient_accumulation_steps"], _or(stated.get("train_batch_size"), 128)
-    processes = _or(leaves.get(PROCESSES), f"{_FEWEST} (the fewest over which ZeRO shards)")
     text = f"gradient_accumulation_steps={passes} (train_batch_size={whole}, processes: {processes})"
     yield Note(key="gradient_accumulation_steps", text=text)
+    if not isinstance(leaves.get(PROCESSES), int):
+        text = f"num_processes={_FEWEST} (the fewest over which ZeRO shards, as the launcher leaves it open)"
+        yield Note(key="num_processes", text=text)
     if _is_packed(stated):
         yield Note(key="lengths", text=f"each row of a micro-batch has {found['max_length']} tokens (packing_samples)")
     if leaves.get(COMMAND) == _SFT:
@@ -162,12 +166,8 @@ _FREE = words(
 )
 
 _CHANGES: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(
-        words(
-            "full_determinism load_in_4bit use_liger_kernel overlap_comm deepcompile torch_compile disable_trace_cache"
-        ),
-        (False,),
-    ),
+    **dict.fromkeys(words("full_determinism load_in_4bit use_liger_kernel overlap_comm deepcompile"), (False,)),
+    **dict.fromkeys(words("torch_compile disable_trace_cache"), (False,)),
     **dict.fromkeys(words("zpg ring_attn_size ds_tensor_parallel_size"), (1,)),
     "aux_loss_coef": (0, 0.0),
     "grad_accum_dtype": ("bf16",),
@@ -190,8 +190,7 @@ OPENRLHF = Vocabulary(
     recipes={_SFT: Recipe.SFT, _REWARD: Recipe.REWARD},
     unread={
         **dict.fromkeys(
-            ("train_dpo", "train_kto", "train_kd", "train_ppo"),
-            "keeps several models in one step, and the logits of all their tokens, without a formula here",
+            words("train_dpo train_kto train_kd train_ppo"), "keeps several models and all of their logits"
         ),
         "train_prm": "makes the logits of all tokens for two labels, without a formula here",
         "train_ppo_ray": "trains and generates in several processes on one GPU, whose sum has no formula here",
