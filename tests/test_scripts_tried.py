@@ -97,7 +97,7 @@ def test_the_estimate_of_openrlhf_is_as_far_as_said() -> None:
     assert (errors["reserved"][0], errors["reserved"][-1]) == pytest.approx((-0.19, 0.105), abs=0.003)
 
 
-def test_ranks_of_a_kept_job_differ_by_tensors_across_their_borders() -> None:
+def test_ranks_differ_by_tensors_of_which_two_have_a_part() -> None:
     """Peaks of backward of OpenRLHF's Llama-3-8B on ranks 0 to 3, and whole tensors of four parts by its shapes."""
     peaks = [57159826432, 57099009024, 57182895104, 57075940352]
     hidden, inner, table = 4096, 14336, 128256 * 4096

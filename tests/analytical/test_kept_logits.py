@@ -69,7 +69,7 @@ def test_adapters_alone_have_no_gradient_of_the_head():
     assert second[Category.GRADIENTS] == first[Category.GRADIENTS]
 
 
-def test_a_reward_model_has_no_gradient_as_large_as_its_vocabulary_at_its_head():
+def test_a_head_of_scores_has_no_gradient_of_a_vocabulary():
     # Untied, and an embedding that no bucket holds: 152,064 x 3,584 > 500,000,000.
     keys = {"model": "qwen2.5-7b", "max_length": 64, "gradient_accumulation_steps": 1}
     reward, labelled = (

@@ -127,7 +127,8 @@ _SHARDINGS: Mapping[DistributedType, type[TrialSharding]] = {
 def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial, in the order of a step, on one of its GPUs."""
     architecture = model_of_recipe(spec.recipe, architecture)
-    instants = _with_kept_copy(spec, architecture, _step(spec.recipe).instants(_of_one_gpu(spec), architecture))
+    alone = _of_one_gpu(spec)
+    instants = _with_kept_copy(alone, architecture, _step(spec.recipe).instants(alone, architecture))
     return _SHARDINGS[spec.distributed_type](spec, architecture).instants(instants)
 
 
@@ -154,8 +155,8 @@ def _with_kept_copy(spec: TrialKeys, architecture: DecoderShape, instants: tuple
     made: Terms = {Category.ACTIVATIONS: hidden, Category.GRADIENTS: head}
     found: list[Instant] = []
     for each in instants:
-        is_elsewhere = each.phase is not Phase.LOAD and each.name not in _AT_HEAD
-        found.append(each.with_terms({Category.LOGITS: copy}) if is_elsewhere else each)
+        has_it = each.phase is not Phase.LOAD and each.name not in _AT_HEAD
+        found.append(each.with_terms({Category.LOGITS: copy}) if has_it else each)
         if each.name is InstantName.BACKWARD_HEAD:
             there = each.terms[Category.LOGITS]
             left = {Category.LOGITS: Term(there.size - copy.size, there.words)}
