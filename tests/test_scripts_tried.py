@@ -2,6 +2,7 @@
 
 import csv
 import re
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -77,20 +78,55 @@ def test_a_command_is_in_its_table(row: dict[str, str]) -> None:
     assert line in (ROOT / "docs/explanation/scripts_tried.md").read_text().splitlines()
 
 
-def test_the_estimate_is_as_far_from_other_trainers_as_said() -> None:
-    """All but three are within 0.5 % of allocated memory; four reserve more than is said, and one less."""
-    answered = [row for row in COMMANDS if row["estimated_allocated_bytes"]]
-    errors = {
+def errors_of(*, of_openrlhf: bool) -> dict[str, list[float]]:
+    """Return how far estimates are from runs, as a part of these, by kind and the lowest first."""
+    rows = [row for row in COMMANDS if row["estimated_allocated_bytes"]]
+    answered = [row for row in rows if row["trainer"].startswith("OpenRLHF") == of_openrlhf]
+    return {
         kind: sorted(int(row[f"estimated_{kind}_bytes"]) / int(row[f"{kind}_bytes"]) - 1 for row in answered)
         for kind in ("allocated", "reserved")
     }
-    assert len(answered) == 16
+
+
+def test_the_estimate_of_openrlhf_is_as_far_as_said() -> None:
+    """Allocated memory of all nine is too low: by less than 0.2 % in six, and up to 0.7 % in the others."""
+    errors = errors_of(of_openrlhf=True)
+    assert len(errors["allocated"]) == 9
+    assert errors["allocated"][:3] == pytest.approx([-0.007, -0.007, -0.004], abs=0.0005)
+    assert -0.002 < errors["allocated"][3] < errors["allocated"][-1] < 0
+    assert (errors["reserved"][0], errors["reserved"][-1]) == pytest.approx((-0.19, 0.105), abs=0.003)
+
+
+def test_ranks_differ_by_tensors_of_which_two_have_a_part() -> None:
+    """Peaks of backward of OpenRLHF's Llama-3-8B on ranks 0 to 3, and whole tensors of four parts by its shapes."""
+    peaks = [57159826432, 57099009024, 57182895104, 57075940352]
+    hidden, inner, table = 4096, 14336, 128256 * 4096
+    layer = [hidden * hidden, hidden * 1024, hidden * 1024, hidden * hidden, *[hidden * inner] * 3]
+    tensors = [table, *layer * 32, table]
+    part = -(-sum(tensors) // len(peaks))
+    ends = list(accumulate(tensors))
+    kept = [
+        sum(
+            size
+            for size, end in zip(tensors, ends, strict=True)
+            if end > part * rank and end - size < part * (rank + 1)
+        )
+        for rank in range(len(peaks))
+    ]
+    assert [peak - peaks[0] for peak in peaks] == [2 * (size - kept[0]) for size in kept]
+    assert max(peaks) - min(peaks) == pytest.approx(0.1 * GIB, rel=0.01)
+
+
+def test_the_estimate_is_as_far_from_other_trainers_as_said() -> None:
+    """All but three are within 0.5 % of allocated memory; four reserve more than is said, and one less."""
+    errors = errors_of(of_openrlhf=False)
+    assert len(errors["allocated"]) == 16
     assert sum(abs(error) < 0.005 for error in errors["allocated"]) == 13
     assert errors["allocated"][-2:] == pytest.approx([0.006, 0.027], abs=0.001)
     assert errors["allocated"][0] == pytest.approx(-0.126, abs=0.001)
     assert errors["reserved"][:4] == pytest.approx([-0.119, -0.063, -0.057, -0.057], abs=0.001)
     assert errors["reserved"][-1] == pytest.approx(0.149, abs=0.001)
-    preferred = [row for row in answered if row["job"].startswith(("DPO", "KTO"))]
+    preferred = [row for row in COMMANDS if row["estimated_allocated_bytes"] and row["job"].startswith(("DPO", "KTO"))]
     of_pairs = [int(row["estimated_allocated_bytes"]) / int(row["allocated_bytes"]) - 1 for row in preferred]
     assert len(of_pairs) == 11
     assert -0.005 < sorted(of_pairs)[1] < max(of_pairs) < 0.001

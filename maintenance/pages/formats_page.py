@@ -93,6 +93,17 @@ _READ = (
         "ms_swift",
     ),
     _Read(
+        "OpenRLHF",
+        "OpenRLHF 0.11.2 with the options of 0.5 to 0.11, and the losses of 0.7 to 0.11",
+        "`openrlhf.cli.train_sft` and `train_rm`, started by `deepspeed --module`, `torchrun` or `python`, in a shell "
+        "script or after `--`: LoRA and full, ZeRO with its optimizer on the host, packed rows; its defaults, types "
+        "and loss",
+        "DPO, KTO, and PPO, GRPO and REINFORCE with Ray, mixtures of experts, 4 bits, float16, ring attention, tensor "
+        "parallelism, Liger's kernels, compiled models, Muon, options of a changed copy that may change memory; with "
+        "the options of earlier releases attention or type that a later one has another default of",
+        "openrlhf",
+    ),
+    _Read(
         "a script or notebook of Unsloth",
         "Unsloth 2026.10.9",
         "`FastLanguageModel` with `GRPOTrainer` or `SFTTrainer`: the settings that its code makes effective. Its "
@@ -162,7 +173,7 @@ def formats_page() -> str:
         "",
         markdown_table(
             ["format", "known by"],
-            [[each.name, _known_by(each.name)] for each in FORMATS if each.vocabulary is None],
+            [[each.name, _known_by(each.name)] for each in FORMATS if each.vocabulary is None and each.trains is None],
             align=Align.LEFT,
         ),
         "",

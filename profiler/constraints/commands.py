@@ -79,7 +79,7 @@ def _lacks_layers(architecture: Architecture) -> bool:
 
 SWEEPS = (
     _sweep(
-        {"logprobs": lambda value: value.pair_loss is not None},
+        {"logprobs": lambda value: not value.is_of_trl},
         "a sweep runs trl's trainers, and this loss is that of another program",
         "Use `python -m profiler.estimate`, or run the command itself by `python -m profiler.run`.",
     ),
@@ -295,7 +295,8 @@ CLOSED_FORM = (
     # No sweep runs these two with ZeRO-3 either.
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
-    _sharded({"recipe": one_of(*OF_DATA - {Recipe.SFT})}),
+    _sharded({"recipe": one_of(*OF_DATA - {Recipe.SFT, Recipe.REWARD})}),
+    _sharded({"recipe": Recipe.REWARD, "distributed_type": DistributedType.FSDP, "fsdp_version": anything}),
     _sharded({"dtype": _NOT_BFLOAT16}),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),

@@ -31,11 +31,6 @@ OF_SEVERAL_GPUS = (
         "does not train on num_processes={spec.num_processes}",
         "Use multi_gpu, fsdp or deepspeed.",
     ),
-    _everywhere(
-        {"distributed_type": other_than(DistributedType.NO), "num_processes": 1},
-        "needs several GPUs, and num_processes is 1",
-        "Set num_processes to 2 or more.",
-    ),
     _everywhere({"fsdp_version": other_than(None, 1, 2)}, "must be 1 or 2"),
     # ZeRO offloads what it shards.
     _everywhere(

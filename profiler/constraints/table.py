@@ -11,11 +11,25 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.kernels import FLASH_ATTENTION, FLASH_OF_FLOAT32, WIDEST_FLASH_HEAD, gives_float32_to_flash
 from profiler.domain.trials.optimizers import Kernels, Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Attention, Backend, DistributedType, Dtype, TrialSpec, Tuning
+from profiler.domain.trials.trial import Attention, Backend, DistributedType, Dtype, Logprobs, TrialSpec, Tuning
 
 ArchitectureLookup = Callable[[str], Architecture | None]
 
 _types = partial(Constraint, Where.EVERYWHERE)
+
+OF_ONE_GPU = (
+    # OpenRLHF trains by DeepSpeed on one GPU too.
+    _types(
+        {
+            "distributed_type": other_than(DistributedType.NO),
+            "num_processes": 1,
+            "logprobs": other_than(Logprobs.NLL_KEPT),
+        },
+        "needs several GPUs, and num_processes is 1",
+        "Set num_processes to 2 or more.",
+    ),
+)
+"""trl's trainers by DeepSpeed on one GPU have no estimate."""
 
 OF_TYPES = (
     # `TrainingArguments.__post_init__`.
@@ -66,6 +80,11 @@ OF_TYPES = (
         "takes 16-bit values, and tuning={spec.tuning} generates without autocast in dtype=float32",
         FLASH_OF_FLOAT32.hint,
         when=lambda case: gives_float32_to_flash(case.spec),
+    ),
+    _types(
+        {"logprobs": Logprobs.NLL_KEPT, "distributed_type": other_than(DistributedType.DEEPSPEED)},
+        "is the loss of OpenRLHF, which trains by DeepSpeed only, and distributed_type is {spec.distributed_type}",
+        "Set distributed_type=deepspeed.",
     ),
 )
 """Types and widths of values that libraries refuse: float16 scales gradients, which torch 2.13 does in float32 only."""
@@ -124,7 +143,16 @@ FAILING = tuple(
 )
 """Optimizers whose first step fails."""
 
-CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, SPLIT_ROWS, *OF_TYPES, *FAILING, *SWEEPS, *CLOSED_FORM, *CARDS)
+CONSTRAINTS: tuple[Constraint, ...] = (
+    *OF_ONE_GPU,
+    *EVERYWHERE,
+    SPLIT_ROWS,
+    *OF_TYPES,
+    *FAILING,
+    *SWEEPS,
+    *CLOSED_FORM,
+    *CARDS,
+)
 
 
 def broken(case: Case, where: Where) -> Iterator[Constraint]:

@@ -70,6 +70,9 @@ _ENUMERATED = {
     "logprobs": Logprobs,
     "rollout": Rollout,
 }
+OF_OTHERS = tuple(each for each in Logprobs if not each.is_of_trl)
+"""Losses of other programs, which `results/reference/scripts/commands.csv` judges."""
+
 _WIDEN = "Add the value to AXES in maintenance/accuracy/sampling.py, choose a new seed and sample anew."
 
 
@@ -86,7 +89,7 @@ BUILT_IN_SINCE = ("gemma-4-26b-a4b", "gemma-4-e2b", "gemma-4-e4b", "unsloth-phi-
 @pytest.mark.parametrize("key", _ENUMERATED)
 def test_every_allowed_value_is_in_the_axes_and_in_the_sample(key):
     values = {*AXES[key], *(value for _, _, fewer in NARROWED for value in fewer.get(key, ()))}
-    later = SAMPLES["optimizers"].axes["optim"] if key == "optim" else BUILT_IN_SINCE if key == "model" else ()
+    later = {"optim": SAMPLES["optimizers"].axes["optim"], "model": BUILT_IN_SINCE, "logprobs": OF_OTHERS}.get(key, ())
     missing = set(map(str, _ENUMERATED[key])) - set(map(str, {*values, *later}))
     assert not missing, f"{key}={sorted(missing)} is never sampled. {_WIDEN}"
     assert {str(getattr(spec, key)) for spec in _sampled()} == set(map(str, values))

@@ -38,7 +38,11 @@ COMMANDS = [
     ("axolotl (-m axolotl.cli.evaluate)", "accelerate launch -m axolotl.cli.evaluate config.yml"),
     ("ms-swift (--rlhf_type)", "torchrun --nproc_per_node 2 rlhf.py \\\n  --rlhf_type grpo --model a/b"),
     ("ms-swift on Megatron (megatron sft)", "megatron sft --load a/b"),
-    ("OpenRLHF (openrlhf.cli.train_ppo_ray)", "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b"),
+    ("OpenRLHF (openrlhf.cli.serve_rm)", "python -m openrlhf.cli.serve_rm --reward_pretrain a/b --port 5000"),
+    (
+        "openrlhf.cli=train_ppo_ray: is a trainer of",
+        "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b",
+    ),
     ("NeMo-RL (run_grpo_math.py)", "uv run examples/run_grpo_math.py policy.model_name=a/b"),
     ("prime-rl (uv run rl @)", "uv run rl @ configs/rl.toml"),
     ("torchtune (tune run)", "tune run lora_finetune_single_device --config a.yaml"),

@@ -232,8 +232,7 @@ def test_each_release_with_logits_computes_log_probabilities_in_one_way():
         assert tuple(covered) == Versions(OLDEST, LAST_WITH_LOGITS).releases
         assert all(row.source for row in table)
     rows = (*LOGPROBS, *LABEL_LOSSES)
-    of_trl = {each for each in Logprobs if not (each.has_fused_head or each.pair_loss)}
-    assert {row.logprobs for row in rows} == of_trl
+    assert {row.logprobs for row in rows} == {each for each in Logprobs if each.is_of_trl and not each.has_fused_head}
     at_once = [release for row in LABEL_LOSSES if row.logprobs.makes_all_logits for release in row.versions.releases]
     assert tuple(at_once) == Versions(OLDEST, LAST_WITH_LABEL_LOGITS).releases
 

@@ -156,6 +156,7 @@ RARE: Sequence[Values] = (
     {"logprobs": "minibatch", "steps_per_generation": 6, "ppo_max_token_len_per_gpu": 100, "use_dynamic_bsz": True},
     {"weights": "pretrained", "model": "tiny"},
     {"max_length": 8192, "model": "learned-positions", "recipe": "sft"},
+    {"max_completion_length": 8192, "model": "learned-positions"},
     {"recipe": "dpo", "beta": 0.0},
     {"recipe": "dpo", "max_length": 256},
     {"recipe": "dpo", "precompute_ref_log_probs": True, **_FSDP},

@@ -18,6 +18,7 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, Any]], str]] = {
     "llama_factory": write_yaml,
     "ms_swift": write_program,
     "axolotl": write_yaml,
+    "openrlhf": write_program,
     "unsloth_scripts": write_unsloth,
 }
 

@@ -12,10 +12,16 @@ from rebuilt import HERE, said
 from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
+from profiler.config.files.formats.openrlhf import OPENRLHF
 from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.trl.argument_keys import is_trl_key
 
-TABLES: dict[str, Vocabulary] = {"llama_factory": LLAMA_FACTORY, "ms_swift": MS_SWIFT, "axolotl": AXOLOTL}
+TABLES: dict[str, Vocabulary] = {
+    "llama_factory": LLAMA_FACTORY,
+    "ms_swift": MS_SWIFT,
+    "axolotl": AXOLOTL,
+    "openrlhf": OPENRLHF,
+}
 ARGUMENTS = json.loads((HERE / "arguments.json").read_text())
 
 QWEN = "Qwen/Qwen2.5-0.5B-Instruct"

@@ -106,8 +106,8 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """Return what log-probabilities keep of all logits until backward.
 
     The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V]; if
-    divided in place or not at all the tensor of which they are a slice, [rows, C + 1, V]. Of labels, or of preferences
-    at once: one log-softmax, or the copy that a kernel reads. And a tangent.
+    divided in place or not at all the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one in float32; of
+    preferences at once one log-softmax, or the copy that a kernel reads. And a tangent.
     """
     if spec.logprobs.label_loss is not None:
         return logits.in_float32 + logits.capped
@@ -145,7 +145,7 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     logits, selection, labels = all_logits(spec, architecture, batch), spec.logprobs.selection, spec.logprobs.label_loss
     if labels is not None:
         copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * copy_bytes(logits)
-        return 3 * logits.in_float32 + logits.narrow + copies + logits.capped
+        return (2 if labels.keeps_copy else 3) * logits.in_float32 + logits.narrow + copies + logits.capped
     if _is_at_once(spec) or _is_by_kernel(spec):
         own = waiting_logits(spec, architecture, batch) + logits.whole + logits.converted
         return own + (3 if _is_at_once(spec) else 2) * logits.scored + where(logits.converted > 0, 2, 1) * logits.capped
@@ -234,8 +234,8 @@ def _selective_scratch(selection: Selection, logits: AllLogits, entropy: Count) 
 def _label_loss_scratch(logits: AllLogits, hidden: Count) -> HeadBytes:
     """Return the peak of a loss of labels in the model's forward in addition to the log-softmax that it keeps.
 
-    The logits with their float32 copy, which under autocast becomes that of the outputs, and the last hidden states
-    (`ForCausalLMLoss` of transformers). By hand, 2 rows of 11 tokens, V = 100, autocast: 2 x 11 x 100 x (2 + 4) B.
+    The logits with their float32 copy, which becomes that of the outputs under autocast, or one that stays, and hidden
+    states (`ForCausalLMLoss` of transformers). By hand, 2 rows of 11 tokens, V = 100: 2 x 11 x 100 x (2 + 4) B.
     """
     size = where(logits.narrow > 0, logits.narrow + logits.in_float32, logits.whole)
     return HeadBytes(logits=Term(size, logits.words), activations=_all_hidden(hidden))
@@ -330,14 +330,14 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     the rows, of which each takes three tensors of its row while it is made; then these and their stack; then the stack
     and the gradient of gather. Divided in place: what forward kept is gone, and there are the gradient of the logits, a
     copy of it, a copy of its slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
-    Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32; of preferences at
-    once those of gather and of the log-softmax; of a kernel, that of its copy and then of all logits.
+    Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32; with flash-attn's
+    loss one, in float32 and in the type of the outputs. Of preferences at once those of gather and of the log-softmax;
+    of a kernel, that of its copy and then of all logits.
 
-    By hand, 2 rows, C = 10, V = 100, in float32: 2 x 8,000 B; 1 row: 3 x 4,000 B. In place, 2 rows, with 8,800 B kept:
-    2 x 8,800 + 2 x 8,000 - 8,800 = 24,800 B.
+    By hand, 2 rows, C = 10, V = 100, in float32: 2 x 8,000 B; 1 row: 3 x 4,000 B. In place: 24,800 B over 8,800 B kept.
     """
-    if spec.logprobs.label_loss is not None:
-        return 2 * logits.in_float32
+    if (labels := spec.logprobs.label_loss) is not None:
+        return logits.in_float32 + (logits.narrow if labels.keeps_copy else logits.in_float32)
     if _is_at_once(spec):
         return 2 * logits.scored
     if _is_by_kernel(spec):

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
+from profiler.config.files.formats.openrlhf import COMMAND, MODULES
 from profiler.config.files.vocabulary import BY_KEYS, Vocabulary, part_by
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
@@ -152,7 +153,7 @@ FORMATS = (
     ),
     Format(
         name="OpenRLHF",
-        # openrlhf/cli/*.py of OpenRLHF 0.8.
+        # openrlhf/cli/*.py of OpenRLHF 0.8. It reads no files: only its commands are read.
         keys=(
             Keys(
                 any_of=_words(
@@ -166,7 +167,9 @@ FORMATS = (
             r"\btrain_ppo_ray\b",
             r"--(?:actor_num_gpus_per_node|micro_train_batch_size)\b",
         ),
+        trains=_called(rf"\b{re.escape(COMMAND)}\.(?:{'|'.join(MODULES)})\b"),
         modules=_words("openrlhf"),
+        hint="python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md).",
     ),
     Format(
         name="NeMo-RL",

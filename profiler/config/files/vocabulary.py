@@ -68,7 +68,6 @@ _SETTLES = {"use_peft": "tuning", "load_in_4bit": "tuning"}
 _SAME = (frozenset({"max_length", "max_seq_length"}), frozenset({"dtype", "torch_dtype"}))
 """trl's names of the same key in several versions."""
 
-
 _MEMORY_WORDS: Mapping[str, str] = {
     "model_name_or_path": "model base_model pretrained policy checkpoint",
     "use_peft": "lora qlora peft adapter rank freeze dora target_modules tuning quantization quantize 4bit 8bit bnb",
@@ -103,7 +102,6 @@ _NO_MEMORY = re.compile(
     r"upload|publish)(?:_|$)"
 )
 """Words in names of keys that say where, when, or by which number."""
-
 
 _COUNTS = frozenset(key.name for key in TRIAL_KEYS if key.kind is Kind.COUNT)
 
@@ -335,9 +333,11 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
     # A key of trl that is stated as well, to the same value, settles what another name of it says.
     stated = [(KEY_OF.get(key, key), value) for key, value in found.items()]
     faults += [fault for fault, value in renamed if (fault.key, value) not in stated]
-    said = [each for check in vocabulary.checks for each in check(leaves)]
     trainer = leaves.get(vocabulary.recipe_key) or _switched(vocabulary, leaves) or vocabulary.trainer
     recipe = vocabulary.recipes.get(trainer)
+    if trainer in vocabulary.unread:
+        faults, unknown = [], []
+    said = [each for check in vocabulary.checks if trainer not in vocabulary.unread for each in check(leaves)]
     if recipe is None and trainer:
         faults.append(_no_recipe(vocabulary, trainer))
     return Translation(

@@ -14,6 +14,7 @@ from profiler.config.files.companion_files import DEEPSPEED_FIELDS, FSDP_FIELDS,
 from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
+from profiler.config.files.formats.openrlhf import COMMAND, MODULES, OPENRLHF
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.shell.values import Item, Value
@@ -132,6 +133,14 @@ def _of_axolotl(options: Arguments) -> object:
     return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
 
 
+def _of_openrlhf(options: Arguments) -> object:
+    """Return the processes of OpenRLHF: of DeepSpeed's launcher, which takes the GPUs that it sees, or of torchrun."""
+    found, visible = _of_deepspeed(options), options.values.get(_VISIBLE)
+    if found is None:
+        found = _product(options, "nproc_per_node", "nnodes")
+    return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
+
+
 def _of_swift(options: Arguments) -> object:
     """Return the processes of ms-swift: of the launcher of its file, or by the variables of its own command."""
     found = _product(options, "nproc_per_node", "nnodes")
@@ -163,6 +172,15 @@ AXOLOTL_CLI = Launcher(
     commands={"train": {}},
 )
 
+OPENRLHF_CLI = Launcher(
+    name="openrlhf",
+    starts=(),
+    processes=_of_openrlhf,
+    vocabulary=OPENRLHF,
+    commands={each: {COMMAND: each} for each in MODULES},
+)
+"""Its modules, which DeepSpeed's launcher, torchrun or Python starts."""
+
 LAUNCHERS = (ACCELERATE, TORCHRUN, DEEPSPEED, TRL, SWIFT, LLAMA_FACTORY_CLI, AXOLOTL_CLI, PYTHON)
 """The first that fits is meant."""
 
@@ -178,6 +196,7 @@ _MODULES_OF_COMMANDS = {
     "axolotl.cli.train": (AXOLOTL_CLI, "train"),
     "swift.cli.sft": (SWIFT, "sft"),
     "swift.cli.rlhf": (SWIFT, "rlhf"),
+    **{f"{COMMAND}.{each}": (OPENRLHF_CLI, each) for each in MODULES},
 }
 """Commands that Python, or a launcher, starts as a module."""
 
@@ -234,7 +253,7 @@ def started(items: Sequence[Item], environment: Mapping[str, Value]) -> Started 
                 if launcher.commands:
                     return _command(launcher, own, environment)
                 found = _program(launcher, own)
-                return _with_variables(found, environment) if found.launcher is SWIFT else found
+                return _with_variables(found, environment) if found.launcher in (SWIFT, OPENRLHF_CLI) else found
         if texts[place].endswith(".py") and "run" in texts[:place] and "uv" in texts[:place]:
             return _program(PYTHON, items[place:])
     return None

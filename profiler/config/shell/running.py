@@ -25,6 +25,13 @@ from profiler.config.shell.words import COMMAND, COPY, MOST_DEPTH, Budget, Liter
 MOST_CHARACTERS = 262_144
 """Longest script; those of verl have at most 20,000."""
 
+_DOCUMENT = re.compile(
+    r"""^[ \t]*read[ \t]+(?:-r[ \t]+)?-d[ \t]*(?:''|"")[ \t]+(?:-r[ \t]+)?([A-Za-z_]\w*)[ \t]*<<-?[ \t]*"""
+    r"""(['"]?)(\w+)\2[ \t]*\r?\n(.*?)^[ \t]*\3[ \t]*\r?$""",
+    re.MULTILINE | re.DOTALL,
+)
+"""A variable that is read from the lines that follow, ``read -r -d '' NAME <<EOF``."""
+
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _EXPORTING = "export"
 _DECLARING = frozenset({_EXPORTING, "local", "declare", "readonly", "typeset"})
@@ -63,8 +70,16 @@ def commands_run(text: str) -> tuple[Call, ...]:
     if len(text) > MOST_CHARACTERS:
         raise ForeignTextError(f"has more than {MOST_CHARACTERS:,} characters, which is no run script")
     run = _Run()
-    _all(parse_commands(text), Shell(), run)
+    _all(parse_commands(_DOCUMENT.sub(_assigned_document, text)), Shell(), run)
     return tuple(run.calls)
+
+
+def _assigned_document(found: re.Match[str]) -> str:
+    """Return the assignment of a here-document; without a quote around its end, variables in it are expanded."""
+    name, quote, text = found[1], found[2], found[4].strip()
+    if quote:
+        return f"{name}='" + text.replace("'", "'\\''") + "'"
+    return f'{name}="' + text.replace('"', '\\"') + '"'
 
 
 def _all(commands: Sequence[Command], shell: Shell, run: _Run) -> bool | None:

@@ -90,11 +90,13 @@ ENTROPY_TOKENS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class LabelLoss:
-    """What a release of trl does with all logits of a micro-batch of labels, of which transformers takes the loss.
+    """What a release of trl, or OpenRLHF, does with all logits of a micro-batch of labels, of which it takes the loss.
 
     The loss is `ForCausalLMLoss` of transformers: a float32 copy of all logits, and their log-softmax.
     """
 
+    keeps_copy: bool = False
+    """Whether the loss is flash-attn's, which reads the copy, and the copy stays until the next forward has its own."""
     has_entropy: bool = True
     """Whether the entropy is computed, which is only logged."""
     entropy_by_row: bool = False
@@ -167,6 +169,8 @@ class Logprobs(StrEnum):
     """SFT of trl 1.3: as `nll_accuracy`, with a second copy of the logits."""
     NLL_ENTROPY = "nll_entropy"
     """SFT of trl 1.6: as `nll`, and a copy of the logits for the entropy."""
+    NLL_KEPT = "nll_kept"
+    """SFT of OpenRLHF 0.7 to 0.11: flash-attn's loss of logits in float32, which stay until the next forward."""
     CHUNKED_NLL = "chunked_nll"
     """SFT of trl 1.7: logits of 256 tokens at a time, made again in backward."""
     CHUNKED_NLL_MASKED = "chunked_nll_masked"
@@ -225,6 +229,11 @@ class Logprobs(StrEnum):
         """Whether a recipe on preferences can have it."""
         return self is Logprobs.FUSED or self.pair_loss is not None
 
+    @property
+    def is_of_trl(self) -> bool:
+        """Whether a release of trl has it: another program's loss has a closed form alone."""
+        return self.pair_loss is None and self is not Logprobs.NLL_KEPT
+
     def is_of(self, recipe: Recipe) -> bool:
         """Return whether the trainer of a recipe can have it."""
         if recipe in GENERATING:
@@ -254,6 +263,7 @@ _LABEL_LOSSES: Mapping[Logprobs, LabelLoss] = {
     Logprobs.NLL_ROW_ENTROPY: LabelLoss(entropy_by_row=True, copies_in_accuracy=1),
     Logprobs.NLL_TWO_COPIES: LabelLoss(copies_in_entropy=1, copies_in_accuracy=2),
     Logprobs.NLL_ENTROPY: LabelLoss(copies_in_entropy=1),
+    Logprobs.NLL_KEPT: LabelLoss(keeps_copy=True, has_entropy=False),
 }
 
 _CHUNKED_LOSSES: Mapping[Logprobs, ChunkedLoss] = {

@@ -96,8 +96,7 @@ class Zero(TrialSharding):
             trained=self.trained,
             own=self.own,
             trained_embedding=self._embedding if self._trains_everything else 0,
-            is_tied=self.architecture.tie_word_embeddings,
-            layers=self.architecture.num_hidden_layers,
+            architecture=self.architecture,
             accumulates=self.spec.gradient_accumulation_steps > 1,
             all_bytes=all_gradients(self.spec, self.architecture).size,
             kept_bytes=self.kept_gradient_bytes,
@@ -121,7 +120,8 @@ class Zero(TrialSharding):
 
     @property
     def _of_gpus(self) -> str:
-        return f" / {self.spec.num_processes} GPUs"
+        gpus = self.spec.num_processes
+        return "" if isinstance(gpus, int) and gpus == 1 else f" / {gpus} GPUs"
 
     @cached_property
     def master_bytes(self) -> Count:

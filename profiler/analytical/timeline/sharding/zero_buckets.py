@@ -19,6 +19,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     smaller,
     where,
 )
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.domain.memory import Category, Phase
 
@@ -53,15 +54,28 @@ class Buckets:
     """Those that this GPU updates."""
     trained_embedding: Count
     """Those of the embedding; 0 where it is not trained."""
-    is_tied: Flag
-    """Whether the LM head is the embedding."""
-    layers: Count
+    architecture: DecoderShape
     accumulates: Flag
     """Whether a step has several backwards."""
     all_bytes: Count
     """Bytes of all gradients on a GPU that trains alone."""
     kept_bytes: Count
     """Bytes of the gradients that this GPU keeps of a reduction."""
+
+    @property
+    def is_tied(self) -> Flag:
+        """Whether the LM head is the embedding."""
+        return self.architecture.tie_word_embeddings
+
+    @property
+    def has_own_head(self) -> Flag:
+        """Whether the LM head is another matrix as large as the embedding; a head of scores has one row."""
+        return False if self.architecture.scores else negated(self.is_tied)
+
+    @property
+    def layers(self) -> Count:
+        """Decoder layers."""
+        return self.architecture.num_hidden_layers
 
     def gradient_bytes(self, alone: Instant) -> Count:
         """Return gradients outside of buckets; those of a step are `Zero.step_gradient_bytes`."""
@@ -84,7 +98,7 @@ class Buckets:
         too_large = where(self._table_bytes > BUCKET_BYTES, self._table_bytes, 0)
         match name:
             case InstantName.BACKWARD_NORM:
-                return where(self.is_tied, self._table_bytes, too_large)
+                return where(self.is_tied, self._table_bytes, where(self.has_own_head, too_large, 0))
             case InstantName.BACKWARD_FIRST_LAYER:
                 return waiting + where(self._keeps_before_the_end, kept, 0)
             case InstantName.BACKWARD_END:
@@ -116,7 +130,7 @@ class Buckets:
         too_large = where(self._table_bytes > BUCKET_BYTES, self._table_bytes, 0)
         match name:
             case InstantName.BACKWARD_NORM:
-                return where(self.is_tied, 0, too_large)
+                return where(self.has_own_head, too_large, 0)
             case InstantName.REDUCTION:
                 return BUCKET_BYTES
             case InstantName.BACKWARD_FIRST_LAYER:
@@ -141,10 +155,10 @@ class Buckets:
 
     @cached_property
     def _layers_of_a_bucket(self) -> Count:
-        outside = self.trained_embedding + where(self.is_tied, 0, self.trained_embedding)
+        outside = self.trained_embedding + where(self.has_own_head, self.trained_embedding, 0)
         layer = (self.trained - outside) // self.layers
         # An own LM head is the first to enter a bucket, unless it is larger than one.
-        head = where(self.is_tied, 0, where(self.trained_embedding <= BUCKET, self.trained_embedding, 0))
+        head = where(self.has_own_head, where(self.trained_embedding <= BUCKET, self.trained_embedding, 0), 0)
         return (BUCKET - head) // larger(layer, 1)
 
     @cached_property
@@ -176,7 +190,7 @@ class Buckets:
         """What is reduced at the end: what is left of the layers, and the embedding in the same bucket or alone."""
         table = self.trained_embedding
         rest = self.trained - table
-        rest = rest - where(self.is_tied, 0, where(table > BUCKET, table, 0))
+        rest = rest - where(self.has_own_head, where(table > BUCKET, table, 0), 0)
         left = rest % BUCKET
         alone = larger(left, table)
         return BFLOAT16_BYTES * where(table > BUCKET, alone, where(left + table > BUCKET, left, left + table))

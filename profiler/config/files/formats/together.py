@@ -31,6 +31,9 @@ _IMAGES = re.compile(
 _QUANTISED = re.compile(r"(?:^|[-_])(?:gptq|awq|aqlm|hqq|eetq|gguf|fp8|int[48]|bnb)(?=$|[-_])", re.IGNORECASE)
 """Names of checkpoints whose weights are quantised."""
 
+EXPERTS = re.compile(r"mixtral|moe|deepseek-v[23]|gpt-oss|llama-4|(?:^|[-_])a\d+(?:\.\d+)?b(?:[-_]|$)", re.IGNORECASE)
+"""Names of models with experts."""
+
 _STAGES = {"z0": 0, "zero0": 0, "zero1": 1, "z1": 1, "z2": 2, "zero2": 2, "z3": 3, "zero3": 3}
 _SHIPPED = re.compile(r"(?:ds_)?(?:default-)?(z(?:ero)?[0-3])([_-]offload)?(?:_config)?(?:\.json)?")
 

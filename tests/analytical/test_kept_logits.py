@@ -1,0 +1,154 @@
+"""OpenRLHF's loss in the closed form: logits in float32 that stay, by hand and as its own trainer has them."""
+
+import contextlib
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.recipes.registry import trial_instants
+from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.errors import EXIT_OK
+from profiler.domain.memory import Category, Phase
+from profiler.estimate.main import main
+
+ROOT = Path(__file__).parents[2]
+MODEL, VOCABULARY, HIDDEN = "qwen2.5-0.5b", 151_936, 896
+
+
+def _architecture(model: str) -> Architecture:
+    found = builtin_architecture(model)
+    assert found is not None
+    return found
+
+
+def _instants(**keys: Any) -> list[tuple[Phase, InstantName, dict[Category, int]]]:
+    point = {"backend": "emulated", "gpu": "h100-80gb", "model": MODEL, "recipe": "sft", "max_length": 11}
+    point |= {"distributed_type": "deepspeed", "zero_stage": 2, "num_processes": 2, "per_device_train_batch_size": 2}
+    spec = parse_point({**point, **keys}, architecture_of=_architecture)
+    return [
+        (each.phase, each.name, {category: int(size) for category, size in each.sizes.items()})
+        for each in trial_instants(spec, _architecture(spec.model))
+    ]
+
+
+WIDE, NARROW = 2 * 11 * VOCABULARY * 4, 2 * 11 * VOCABULARY * 2
+"""Logits of 2 rows of 11 tokens in float32, and in bfloat16."""
+
+
+def test_logits_of_a_step_by_hand():
+    logits = {name: sizes.get(Category.LOGITS, 0) for _, name, sizes in reversed(_instants(logprobs="nll_kept"))}
+    # The copy of the micro-batch before, the logits, and their own copy; and its gradient in both types.
+    assert logits[InstantName.FORWARD_HEAD] == WIDE + NARROW + WIDE
+    assert logits[InstantName.BACKWARD_HEAD] == WIDE + WIDE + NARROW
+    for name in (InstantName.FORWARD_LAYER, InstantName.BACKWARD_LAYER, InstantName.BACKWARD_END, InstantName.STEP):
+        assert logits[name] == WIDE
+    assert all(
+        not sizes.get(Category.LOGITS) for phase, _, sizes in _instants(logprobs="nll_kept") if phase is Phase.LOAD
+    )
+
+
+def test_the_product_of_the_head_comes_after_its_gradient():
+    first, second = (sizes for _, name, sizes in _instants(logprobs="nll_kept") if name is InstantName.BACKWARD_HEAD)
+    assert second[Category.LOGITS] == WIDE + NARROW
+    assert second[Category.GRADIENTS] - first[Category.GRADIENTS] == VOCABULARY * HIDDEN * 2
+    assert second[Category.ACTIVATIONS] - first[Category.ACTIVATIONS] == 22 * HIDDEN * 2
+
+
+def test_adapters_alone_have_no_gradient_of_the_head():
+    first, second = (
+        sizes for _, name, sizes in _instants(logprobs="nll_kept", tuning="lora") if name is InstantName.BACKWARD_HEAD
+    )
+    assert second[Category.GRADIENTS] == first[Category.GRADIENTS]
+
+
+def test_a_head_of_scores_has_no_gradient_of_a_vocabulary():
+    # Untied, and an embedding that no bucket holds: 152,064 x 3,584 > 500,000,000.
+    keys = {"model": "qwen2.5-7b", "max_length": 64, "gradient_accumulation_steps": 1}
+    reward, labelled = (
+        {name: sizes for _, name, sizes in _instants(**keys, recipe=each)} for each in ("reward", "sft")
+    )
+    table = 152_064 * 3_584 * 2
+    norm = labelled[InstantName.BACKWARD_NORM]
+    assert (norm[Category.GRADIENTS], norm[Category.COMMUNICATION]) == (table, BUCKET_BYTES + table)
+    norm = reward[InstantName.BACKWARD_NORM]
+    assert (norm[Category.GRADIENTS], norm[Category.COMMUNICATION]) == (0, BUCKET_BYTES)
+    # At the end of both, the embedding is reduced by itself.
+    ends = [each[InstantName.BACKWARD_END][Category.GRADIENTS] for each in (reward, labelled)]
+    assert min(ends) >= table
+
+
+START = "deepspeed --num_gpus {gpus} --module openrlhf.cli.train_{trainer} --model.model_name_or_path {model}"
+COMMON = "--data.max_len {length} --train.batch_size {whole} --train.micro_batch_size {rows} --ds.zero_stage {stage}"
+CHECKPOINTS, PACKED = "--model.gradient_checkpointing_enable", "--ds.packing_samples"
+QWEN = "Qwen/Qwen2.5-0.5B"
+JOBS = {
+    "SFT, full, Llama-3-8B, ZeRO-2": (
+        {"trainer": "sft", "model": "meta-llama/Meta-Llama-3-8B", "length": 772, "whole": 256, "rows": 2, "stage": 2},
+        [PACKED, CHECKPOINTS],
+    ),
+    "SFT, full, Qwen2.5-0.5B, ZeRO-2": (
+        {"trainer": "sft", "model": QWEN, "length": 512, "whole": 16, "rows": 2, "stage": 2},
+        [CHECKPOINTS],
+    ),
+    "SFT, full, Qwen2.5-0.5B, ZeRO-2, one card": (
+        {"trainer": "sft", "model": QWEN, "length": 512, "whole": 8, "rows": 2, "stage": 2},
+        [PACKED, CHECKPOINTS],
+    ),
+    "SFT, full, Qwen2.5-0.5B, ZeRO-2, no checkpointing": (
+        {"trainer": "sft", "model": QWEN, "length": 512, "whole": 16, "rows": 4, "stage": 2},
+        [PACKED],
+    ),
+    "SFT, full, Qwen2.5-0.5B, ZeRO-3": (
+        {"trainer": "sft", "model": QWEN, "length": 512, "whole": 16, "rows": 2, "stage": 3},
+        [PACKED, CHECKPOINTS],
+    ),
+    "SFT, LoRA, Qwen2.5-0.5B, ZeRO-2": (
+        {"trainer": "sft", "model": QWEN, "length": 512, "whole": 16, "rows": 2, "stage": 2},
+        [PACKED, CHECKPOINTS, "--ds.lora.rank 16 --ds.lora.alpha 32"],
+    ),
+    "reward model, full, Qwen2.5-0.5B, ZeRO-2": (
+        {"trainer": "rm", "model": QWEN, "length": 256, "whole": 16, "rows": 2, "stage": 2},
+        [PACKED, CHECKPOINTS],
+    ),
+    "reward model, LoRA, Qwen2.5-0.5B, ZeRO-2": (
+        {"trainer": "rm", "model": QWEN, "length": 256, "whole": 16, "rows": 2, "stage": 2},
+        [PACKED, CHECKPOINTS, "--ds.lora.rank 16"],
+    ),
+    "reward model, full, Qwen2.5-7B, ZeRO-2": (
+        {"trainer": "rm", "model": "Qwen/Qwen2.5-7B", "length": 256, "whole": 16, "rows": 2, "stage": 2},
+        [PACKED, CHECKPOINTS],
+    ),
+}
+"""The commands of kept runs whose loss is in the closed form; all rows have `length` tokens there."""
+
+RUNS = [
+    row
+    for row in csv.DictReader((ROOT / "results/reference/scripts/commands.csv").read_text().splitlines())
+    if row["trainer"].startswith("OpenRLHF") and row["job"] in JOBS
+]
+
+
+def test_every_job_ran():
+    assert [row["job"] for row in RUNS] == list(JOBS)
+
+
+@pytest.mark.parametrize("row", RUNS, ids=lambda row: row["job"])
+def test_a_run_of_its_own_trainer_needs_what_is_counted(row, tmp_path):
+    sizes, options = JOBS[row["job"]]
+    words = [START.format(gpus=row["cards"], **sizes), COMMON.format(**sizes), *options]
+    (tmp_path / "run.sh").write_text(" \\\n  ".join(words) + "\n")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main([f"config={tmp_path / 'run.sh'}", "gpu=h100-80gb", "format=json"]) == EXIT_OK
+    found = json.loads(out.getvalue())
+    for kind in ("allocated", "reserved"):
+        assert found[f"peak_{kind}_bytes"] == int(row[f"estimated_{kind}_bytes"])
+    assert found["peak_allocated_bytes"] == pytest.approx(int(row["allocated_bytes"]), rel=0.0075)
