@@ -118,12 +118,12 @@ def test_ranks_differ_by_tensors_of_which_two_have_a_part() -> None:
 
 
 def test_the_estimate_is_as_far_from_other_trainers_as_said() -> None:
-    """All but three are within 0.5 % of allocated memory; four reserve more than is said, and one less."""
+    """All but four are within 0.5 % of allocated memory; four reserve more than is said, and one less."""
     errors = errors_of(of_openrlhf=False)
-    assert len(errors["allocated"]) == 16
+    assert len(errors["allocated"]) == 17
     assert sum(abs(error) < 0.005 for error in errors["allocated"]) == 13
     assert errors["allocated"][-2:] == pytest.approx([0.006, 0.027], abs=0.001)
-    assert errors["allocated"][0] == pytest.approx(-0.126, abs=0.001)
+    assert errors["allocated"][:2] == pytest.approx([-0.126, -0.012], abs=0.001)
     assert errors["reserved"][:4] == pytest.approx([-0.119, -0.063, -0.057, -0.057], abs=0.001)
     assert errors["reserved"][-1] == pytest.approx(0.149, abs=0.001)
     preferred = [row for row in COMMANDS if row["estimated_allocated_bytes"] and row["job"].startswith(("DPO", "KTO"))]

@@ -24,7 +24,7 @@ from profiler.emulation.card import (
     card_description,
     processes_folder,
 )
-from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
+from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, startable
 
 
 def refuse(interpreter: Interpreter, *, strict: bool) -> None:
@@ -143,7 +143,7 @@ def emulated_python(executable: Path | None = None, *, strict: bool = True) -> E
         ProfilerError: The libraries cannot be built.
     """
     refuse_real_driver()
-    interpreter = probe((executable or installed_environment()).absolute())
+    interpreter = startable((executable or installed_environment()).absolute())
     refuse(interpreter, strict=strict)
     return EmulatedPython(
         executable=interpreter.executable,

@@ -156,6 +156,19 @@ def test_a_process_that_cannot_be_prepared_ends_before_its_program(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("before", "after"), [("", "/card"), ("/a:/b", "/card:/a:/b"), ("/card:/a", "/card:/a")])
+def test_the_emulated_libraries_are_looked_for_first(tmp_path, before, after):
+    """Also where a script has replaced the variable: the process begins again, with its arguments."""
+    inside = tmp_path / "profiler" / "emulation" / "inside"
+    inside.mkdir(parents=True)
+    for folder in (inside.parents[1], inside.parent, inside):
+        (folder / "__init__.py").touch()
+    (inside / "prepare.py").write_text("def prepare(found, follow): print(found['LD_LIBRARY_PATH'])\n")
+    variables = {"EMULATED_LIBRARIES": "/card", "EMULATED_PROFILER": str(inside.parents[1]), "LD_LIBRARY_PATH": before}
+    done = run_python(tmp_path, "import sys; print(sys.orig_argv[1:2], sys.argv)", **variables)
+    assert done.stdout == f"{after}\ntheirs\n['-c'] ['-c']\n", done.stderr
+
+
 STEPS = """
 import sys, threading
 import sitecustomize, torch

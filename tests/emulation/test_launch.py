@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from profiler.emulation import launch
 from profiler.emulation import launch as refusals
 from profiler.emulation.building.build import COMPLETE, installed_environment
 from profiler.emulation.card import card_description
-from profiler.emulation.interpreter import TRIED_TORCH, cache_folder, probe
+from profiler.emulation.interpreter import STARTS, TRIED_TORCH, VARIABLE, cache_folder, probe, startable
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, job_environment, process_environment
 
 H100 = KNOWN_GPUS["h100-80gb"]
@@ -112,6 +114,18 @@ def test_an_environment_is_looked_at_without_importing_torch(tmp_path):
     assert (found.torch, found.cuda, found.torch_minor, found.has_triton) == ("2.13.0+cu130", "13.0", "2.13", True)
     assert found.site_packages == tmp_path / "site"
     assert found.requires == ("triton==3.7.1",)
+
+
+@pytest.mark.parametrize(("words", "is_found"), [((), True), (("-I",), False)])
+def test_an_environment_of_ours_needs_no_pythonpath(tmp_path, monkeypatch, words, is_found):
+    """A script may replace it. What is not ours is left as it is."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    folders = [tmp_path / "cache" / "environment", tmp_path / "other"]
+    ours, other = [startable(python_with(folder, torch="2.13.0+cu130")).site_packages for folder in folders]
+    assert not (other / STARTS).exists()
+    program = f"import site, sys; site.addsitedir({str(ours)!r}); print('/profiler/emulation/startup' in sys.path)"
+    command, variables = [sys.executable, *words, "-c", program], {"EMULATED_PROFILER": "/profiler"}
+    assert subprocess.check_output(command, env=variables, text=True) == f"{is_found}\n"
 
 
 @pytest.mark.parametrize(

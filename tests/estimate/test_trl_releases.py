@@ -288,3 +288,40 @@ def test_a_loaded_model_has_no_kernels_by_use_liger(tmp_path, release, is_loaded
     assert found["use_liger_kernel"] is has_kernels
     # Also without kernels use_liger leaves out the accuracy, whose logits are copied.
     assert found["logprobs"] == ("fused" if has_kernels else "nll")
+
+
+WRAPPED = """
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+from trl import {kind}Config, {kind}Trainer
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", dtype="bfloat16")
+lora = LoraConfig(r=8, target_modules="all-linear")
+model = get_peft_model(model, lora)
+args = {kind}Config({stated})
+{kind}Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "stated", "release", "is_copied"),
+    [
+        ("GRPO", "beta=0.04", "0.26", False),
+        ("GRPO", "beta=0.04", "0.27", True),
+        ("GRPO", "beta=0.0", "1.16", False),
+        ("RLOO", "", "1.16", True),
+        ("DPO", "max_length=512", "1.16", True),
+        ("KTO", "max_length=512", "1.16", True),
+        ("SFT", "max_length=512", "1.16", False),
+    ],
+)
+def test_adapters_of_a_wrapped_model_are_copied_as_reference(tmp_path, kind, stated, release, is_copied):
+    """By trl from the release on that keeps them; what the trainer wraps itself is not copied."""
+    path = tmp_path / "train.py"
+    as_stated = WRAPPED.format(kind=kind, stated=stated)
+    by_trainer = as_stated.replace("get_peft_model(model, lora)", "model").replace(
+        "args=args", "args=args, peft_config=lora"
+    )
+    for text, may_be in ((as_stated, is_copied), (by_trainer, False)):
+        path.write_text(text)
+        said = answer([f"config={path}", "gpu=h100-80gb", f"trl={release}"])
+        assert ("a frozen copy of the adapters as reference" in " ".join(said.split())) is may_be, said

@@ -25,6 +25,8 @@ TABLES: dict[str, Vocabulary] = {
 ARGUMENTS = json.loads((HERE / "arguments.json").read_text())
 
 QWEN = "Qwen/Qwen2.5-0.5B-Instruct"
+ROWS = {"max_completion_length": 64}
+ADAPTER = {"adapter": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_linear": True}
 LEAST = {
     "llama_factory": {"model_name_or_path": QWEN, "stage": "sft", "do_train": True, "template": "qwen", "bf16": True},
     "ms_swift": {"model": QWEN, "train_type": "lora", "max_length": 1024},
@@ -34,10 +36,7 @@ LEAST = {
     "axolotl": {
         "base_model": QWEN,
         "sequence_len": 1024,
-        "adapter": "lora",
-        "lora_r": 8,
-        "lora_alpha": 16,
-        "lora_target_linear": True,
+        **ADAPTER,
     },
     "axolotl full": {"base_model": QWEN, "sequence_len": 1024, "micro_batch_size": 2},
     "axolotl grpo": {
@@ -45,7 +44,7 @@ LEAST = {
         "sequence_len": 1024,
         "rl": "grpo",
         "micro_batch_size": 8,
-        "trl": {"max_completion_length": 64},
+        "trl": ROWS,
     },
 }
 """The fewest keys of a file that is answered."""
@@ -499,12 +498,21 @@ def test_float32_adapters_over_4_bit_weights_are_named(tmp_path, name, bits):
         ("axolotl", {}, "kernels of LoRA save (the figure may be too high)"),
         ("axolotl full", {}, "embeddings and norms in float32 (the figure may be too low)"),
         ("axolotl", {"gradient_checkpointing": True}, "gradient_checkpointing_kwargs={use_reentrant:true}"),
+        ("axolotl grpo", {**ADAPTER, "trl": {"beta": 0.1, **ROWS}}, "copy of the adapters as reference"),
+        ("axolotl grpo", {**ADAPTER, "rl_beta": 0.1}, "copy of the adapters as reference"),
         ("llama_factory", {}, "gradient_checkpointing_kwargs={use_reentrant:true}"),
         ("ms_swift", {}, "makes no logits of prompts (the figure may be too high)"),
     ],
 )
 def test_what_is_not_counted_is_named(tmp_path, name, changed, note):
     assert note in _said(tmp_path, name, **changed).notes
+
+
+@pytest.mark.parametrize("changed", [ADAPTER, {"rl_beta": 0.1}])
+def test_axolotl_copies_adapters_for_a_reference_only(tmp_path, changed):
+    said_of_it = _said(tmp_path, "axolotl grpo", **changed)
+    assert said_of_it.trial is not None
+    assert "copy of the adapters" not in said_of_it.notes
 
 
 @pytest.mark.parametrize(

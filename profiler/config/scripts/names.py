@@ -12,7 +12,7 @@ from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import CONTAINERS, KEY_OF, LOADED, OF_OLD_TRAINERS
-from profiler.config.trl_releases.facts import IS_LOADED, NEWEST
+from profiler.config.trl_releases.facts import IS_LOADED, IS_WRAPPED, NEWEST
 from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.recipe import Recipe
 
@@ -247,10 +247,10 @@ class Found:
     job: dict[str, object] = field(default_factory=dict)
     """What else decides how trl reads the values."""
 
-    def state_loaded(self) -> None:
-        """Leave out what trl reads where it loads a model by its name: the script has loaded it."""
+    def state_loaded(self, *, is_wrapped: bool) -> None:
+        """Leave out what trl reads where it loads a model by its name: the script has loaded it, and may adapt it."""
         self.values.pop("model_init_kwargs", None)
-        self.job[IS_LOADED] = True
+        self.job |= {IS_LOADED: True, IS_WRAPPED: is_wrapped}
 
     def chosen(self, recipes: Sequence[Recipe], recipe: str, name: str) -> Recipe:
         """Return the recipe that the user chooses, and name those that are not answered."""

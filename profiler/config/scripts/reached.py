@@ -85,7 +85,8 @@ def _listed(branch: "ast.expr | Sequence[ast.stmt]") -> "Sequence[ast.AST]":
 _ADAPTED = ("PeftModel", "PeftModelForCausalLM", "PeftMixedModel")
 """Classes of peft whose loader takes the model first, and an adapter."""
 
-_WRAPPERS = ("get_peft_model", PREPARES, "compile", "prepare")
+ADAPTS = "get_peft_model"
+_WRAPPERS = (ADAPTS, PREPARES, "compile", "prepare")
 """Functions that return the model that is their first argument."""
 
 _CASTS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}
@@ -121,6 +122,8 @@ class TrainedModel:
     """Whether every value of it was found."""
     adapter_line: int | None
     """The line that loads an adapter which is not merged; None if there is none."""
+    is_wrapped: bool
+    """Whether peft has put an adapter into it that is not merged."""
 
 
 def trained_model(
@@ -155,6 +158,7 @@ class _Search:
         self._loads: dict[ast.Call, str] = {}
         self._adapter_line: int | None = None
         self._prepared_line = 0
+        self._is_wrapped = False
         self._merges = any(isinstance(each, ast.Attribute) and each.attr == _MERGES for each in ast.walk(tree))
         self._is_name = False
         self._is_certain = True
@@ -172,6 +176,7 @@ class _Search:
             is_name=self._is_name,
             is_certain=self._is_certain and bool(expressions),
             adapter_line=None if self._merges else self._adapter_line,
+            is_wrapped=self._is_wrapped and not self._merges,
         )
 
     def _follow(self, expression: ast.expr, element: int | None, cast: str) -> None:
@@ -211,7 +216,7 @@ class _Search:
             case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
                 name == LOADER and owner in _ADAPTED and call.args
             ):
-                self._adapter_line = call.lineno
+                self._adapter_line, self._is_wrapped = call.lineno, True
                 self._follow(call.args[0], None, cast)
             case ast.Attribute(attr=name) if name == LOADER:
                 # The name of a model is often bound again to what casts it.
@@ -222,6 +227,7 @@ class _Search:
                 prepares = name == PREPARES and (call not in self._possible or self._is_quantised)
                 if prepares:
                     self._prepared_line = call.lineno
+                self._is_wrapped = self._is_wrapped or name == ADAPTS
                 self._follow(call.args[0], None, cast or (PREPARES if prepares else ""))
             case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name) if self._returned.get(name):
                 for value in self._returned[name]:

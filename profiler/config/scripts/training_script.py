@@ -300,7 +300,7 @@ class _Script:
             own = [call for call in self._called(LOADER) if owner_name(call).endswith(classes)]
             loads = tuple(Load(call=call, cast="") for call in own)
         if loads and not trained.is_name:
-            self._found.state_loaded()
+            self._found.state_loaded(is_wrapped=trained.is_wrapped)
         for load in loads:
             self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             self._read_type(load)

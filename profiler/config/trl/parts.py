@@ -17,7 +17,7 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF
 from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED
-from profiler.config.trl_releases.facts import IS_LOADED, NEWEST, Described, defaults_of
+from profiler.config.trl_releases.facts import IS_LOADED, IS_WRAPPED, NEWEST, Described, defaults_of
 from profiler.domain.errors import Fault
 from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.recipe import Recipe
@@ -157,11 +157,12 @@ ZERO_KEYS = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 
 IS_LAUNCHED = "is_launched"
 
-JOB_KEYS = ("num_processes", *ZERO_KEYS, *FSDP_KEYS, "deepspeed_file", "accelerate_file", IS_LAUNCHED, IS_LOADED)
+_OF_FILES = ("deepspeed_file", "accelerate_file", IS_LAUNCHED, IS_LOADED, IS_WRAPPED)
+JOB_KEYS = ("num_processes", *ZERO_KEYS, *FSDP_KEYS, *_OF_FILES)
 """Keys of `JobFile.job`. Those of FSDP and DeepSpeed are counted where they have a closed form, and else named.
 
-The two files are named and not here; `is_launched` is true where a file of accelerate was read, and `is_loaded` where a
-script hands over a model that it has loaded.
+The two files are named and not here; `is_launched` is true where a file of accelerate was read, `is_loaded` where a
+script hands over a model that it has loaded, and `is_wrapped` where peft has put an adapter into it.
 """
 
 _SHARDED_BY_STAGE = {

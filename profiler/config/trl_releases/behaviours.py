@@ -9,8 +9,11 @@ from functools import partial
 from itertools import product
 
 from profiler.config.trl_releases.facts import (
+    COPIED_ADAPTERS,
     FIRST_CARD,
     IS_LOADED,
+    IS_WRAPPED,
+    NEWEST,
     OLD_PART,
     RELEASES,
     UNSTATED_DTYPE,
@@ -341,12 +344,16 @@ def _is_qlora(it: Described) -> bool:
     return it.point.get("tuning") == Tuning.QLORA
 
 
-def _is_adapter_with_reference(it: Described) -> bool:
-    return (
-        it.point.get("tuning") != Tuning.FULL
-        and bool(it.point.get("beta"))
-        and it.job.get("zero_stage") == ZERO_OF_WEIGHTS
-    )
+def _has_adapted_reference(it: Described) -> bool:
+    return it.point.get("tuning") != Tuning.FULL and bool(it.point.get("beta", 0.1))  # trl's of preferences
+
+
+def _is_whole_under_zero(it: Described) -> bool:
+    return it.job.get("zero_stage") == ZERO_OF_WEIGHTS and _has_adapted_reference(it)
+
+
+def _is_wrapped(it: Described) -> bool:
+    return it.job.get(IS_WRAPPED) is True and _has_adapted_reference(it)
 
 
 def _is_dft(it: Described) -> bool:
@@ -363,6 +370,9 @@ def _uncounted(
 
 _FLOAT32_PARTS = "embedding, norms and head of weights in 4 bits in float32 (prepare_model_for_kbit_training)"
 _LIGER = "that Liger computes the loss"
+_WHOLE = "a reference model with LoRA under ZeRO-3"
+_ASKS_FIRST = "is_deepspeed_zero3_enabled; v0.19.0 asks for the adapter first"
+_COPIES = 'v0.27.0, v0.29.0 and v1.2.0 of the trainers, model.add_adapter("ref", default_config)'
 _DFT_LOGITS = "the logits of all tokens, and their gradients, with loss_type=dft"
 
 UNCOUNTED: tuple[Uncounted, ...] = (
@@ -370,13 +380,9 @@ UNCOUNTED: tuple[Uncounted, ...] = (
     _uncounted("0.22 to 0.26", _is_qlora, _FLOAT32_PARTS, f"{_MODELS}, v0.22.0, prepare_peft_model", _RLOO),
     _uncounted("0.14 to 0.25", _is_qlora, _FLOAT32_PARTS, f"{_SFT_TRAINER}, v0.14.0 to v0.25.1", _SFT),
     _uncounted("0.14 to 0.21", _is_qlora, "adapters in float32", f"{_TRAINER}, v0.21.0, get_peft_model", _GRPO),
-    _uncounted(
-        "0.14 to 0.18",
-        _is_adapter_with_reference,
-        "a reference model with LoRA under ZeRO-3",
-        f"{_TRAINER}, v0.14.0 to v0.18.2, is_deepspeed_zero3_enabled; v0.19.0 asks for the adapter first",
-        _GRPO,
-    ),
+    _uncounted("0.14 to 0.18", _is_whole_under_zero, _WHOLE, f"{_TRAINER}, v0.14.0 to v0.18.2, {_ASKS_FIRST}", _GRPO),
+    _uncounted(f"0.27 to {NEWEST}", _is_wrapped, COPIED_ADAPTERS, _COPIES, _GRPO, _RLOO),
+    _uncounted(f"1.15 to {NEWEST}", _is_wrapped, COPIED_ADAPTERS, _COPIES, Recipe.DPO, Recipe.KTO),
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted("0.23 to 1.14", _is_dft, _DFT_LOGITS, f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss", _SFT),
@@ -386,9 +392,7 @@ UNCOUNTED: tuple[Uncounted, ...] = (
 LAST_WITH_LOGITS = LOGPROBS[-1].versions.last
 """The last release whose log-probabilities need the logits of all completions."""
 
-LAST_WITH_LABEL_LOGITS = next(
-    row.versions.last for row in reversed(LABEL_LOSSES) if row.logprobs.label_loss is not None
-)
+LAST_WITH_LABEL_LOGITS = next(row.versions.last for row in LABEL_LOSSES[::-1] if row.logprobs.label_loss is not None)
 """The last release whose `SFTTrainer` needs the logits of all tokens by default."""
 
 FIRST_FUSED = RELEASES[RELEASES.index(LAST_WITH_LOGITS) + 1]

@@ -297,6 +297,10 @@ DTYPE_ALIASES = {
 
 IS_LOADED = "is_loaded"
 """Key of a job whose script hands over a model that it has loaded."""
+IS_WRAPPED = "is_wrapped"
+"""Key of a job whose script hands over a model into which peft has put an adapter."""
+COPIED_ADAPTERS = "a frozen copy of the adapters as reference, of a model that peft has wrapped before the trainer"
+"""What trl keeps of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Prepares a process of another Python before its program runs. Python imports it at the start, from PYTHONPATH.
 
-The environment need not have the profiler installed. An emulated process gets its card here as well.
+The environment need not have the profiler installed. An emulated process gets its card here as well. Environments of
+ours find this file without PYTHONPATH, which a script may replace (`interpreter.py`).
 """
 
 import enum
@@ -71,10 +72,22 @@ def follow_phases(enter: Callable[[Any], None]) -> None:
 _WORKER_OF_RAY = "default_worker.py"
 
 
+def begin_with(libraries: str) -> None:
+    """Let the dynamic linker look into a folder first; a script may have replaced the variable that names it.
+
+    The linker reads it when a process begins, so this one begins again with the same arguments.
+    """
+    first, *_ = stated = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    if first != libraries and sys.executable:
+        os.environ["LD_LIBRARY_PATH"] = os.pathsep.join((libraries, *filter(None, stated)))
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def prepare_process() -> None:
     """Prepare the process. If that fails it ends: Python would go on, and its figures would be wrong."""
     try:
-        if os.environ.get("EMULATED_LIBRARIES"):
+        if libraries := os.environ.get("EMULATED_LIBRARIES"):
+            begin_with(libraries)
             import profiler.emulation
 
             profiler.emulation.__path__.append(os.environ.get("EMULATED_INSIDE", ""))  # a wheel has it packed

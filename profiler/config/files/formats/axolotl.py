@@ -22,6 +22,7 @@ from profiler.config.files.formats.together import (
 )
 from profiler.config.files.vocabulary import RUN_IT, Vocabulary
 from profiler.config.notes import Note, not_counted
+from profiler.config.trl_releases.facts import COPIED_ADAPTERS
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Lengths, Logprobs
@@ -70,11 +71,8 @@ def _tuning(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return the adapter; its 4-bit weights have a nested quantisation."""
     if leaves.get("adapter") not in ("lora", "qlora"):
         return {"use_peft": False}
-    found: dict[str, object] = {"use_peft": True}
-    if leaves.get("lora_target_linear") is True:
-        found["lora_target_modules"] = "all-linear"
-    elif leaves.get("lora_target_modules"):
-        found["lora_target_modules"] = leaves["lora_target_modules"]
+    targets = "all-linear" if leaves.get("lora_target_linear") is True else leaves.get("lora_target_modules")
+    found: dict[str, object] = {"use_peft": True, **({"lora_target_modules": targets} if targets else {})}
     if leaves.get("adapter") == "qlora":
         found.update(load_in_4bit=True, use_bnb_nested_quant=True)
     return found
@@ -86,9 +84,8 @@ def _types(leaves: Mapping[str, object]) -> Mapping[str, object]:
     The weights have the type of autocast. ``fp16`` takes the place of ``auto`` (`resolve_dtype`).
     """
     stated = leaves.get("bf16", leaves.get("bfloat16", "auto"))
-    asks_for_half = leaves.get("fp16") is True
-    is_on = stated in (True, "true", "full") or (stated == "auto" and not asks_for_half)
-    is_scaled = asks_for_half and not is_on
+    is_on = stated in (True, "true", "full") or (stated == "auto" and leaves.get("fp16") is not True)
+    is_scaled = leaves.get("fp16") is True and not is_on
     other = "float16" if is_scaled else "float32"
     return {"dtype": "bfloat16" if is_on else other, "bf16": is_on and stated != "full", "fp16": is_scaled}
 
@@ -107,8 +104,7 @@ def _sharding(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 def _rows(leaves: Mapping[str, object]) -> Mapping[str, object]:
     found: dict[str, object] = {"attn_implementation": _attention(leaves), "use_liger_kernel": _has_liger(leaves)}
-    rows = leaves.get("micro_batch_size") or 1
-    batch = leaves.get("batch_size")
+    rows, batch = leaves.get("micro_batch_size") or 1, leaves.get("batch_size")
     if leaves.get("gradient_accumulation_steps") is None and isinstance(batch, int) and isinstance(rows, int):
         found["gradient_accumulation_steps"] = batch // rows
     if not _is_grpo(leaves):
@@ -215,6 +211,8 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield Note(key="logprobs", text=f"logprobs={_trial(leaves)['logprobs']} (in {_NAME} {said})")
     if not _is_grpo(leaves):
         yield from one_process(_NAME, leaves)
+    elif not is_full and (leaves.get("trl.beta") or leaves.get("rl_beta")):
+        yield not_counted(f"{COPIED_ADAPTERS} (the figure is too low)")
 
 
 AXOLOTL = Vocabulary(
