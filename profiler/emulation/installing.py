@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +31,7 @@ from profiler.emulation.building.build import (
     interpreter_in,
     require_compilers,
 )
-from profiler.emulation.interpreter import probe
+from profiler.emulation.interpreter import Interpreter, cache_folder, probe
 
 _KERNELS = ".nv_fatbin"
 """Section of a compiled file: the machine code of its kernels, which the driver would load."""
@@ -238,6 +239,30 @@ def install(contents: Contents, *, base: Path | None, announce: Callable[[str], 
     except OSError as error:
         raise InstallationError(f"{folder}: could not be written ({error.strerror or error}).") from error
     return interpreter_in(folder)
+
+
+STARTS = "emulated_start.pth"
+_START = (
+    "import os, sys; f = os.environ.get('EMULATED_PROFILER'); f and not sys.flags.ignore_environment and "
+    "sys.path.insert(0, os.path.join(f, 'emulation', 'startup'))\n"
+)
+"""A line that Python runs at its start, before it looks for a `sitecustomize.py`."""
+
+
+def startable(executable: Path) -> Interpreter:
+    """Return what `probe` does, and let every process of an environment of ours be prepared at its start.
+
+    A script may replace PYTHONPATH, by which other environments are prepared: those are left as they are.
+
+    Raises:
+        UsageError: As `probe`.
+    """
+    found = probe(executable)
+    start = found.site_packages / STARTS
+    if cache_folder() in found.executable.parents and not start.exists():
+        with suppress(OSError):  # of another user, who has made it
+            start.write_text(_START)
+    return found
 
 
 def _make(folder: Path, contents: Contents, base: Path, announce: Callable[[str], None]) -> None:

@@ -5,7 +5,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -152,30 +151,6 @@ def probe(executable: Path) -> Interpreter:
         requires=tuple(found["requires"]),
         has_triton=found["triton"],
     )
-
-
-STARTS = "emulated_start.pth"
-_START = (
-    "import os, sys; f = os.environ.get('EMULATED_PROFILER'); f and not sys.flags.ignore_environment and "
-    "sys.path.insert(0, os.path.join(f, 'emulation', 'startup'))\n"
-)
-"""A line that Python runs at its start, before it looks for a `sitecustomize.py`."""
-
-
-def startable(executable: Path) -> Interpreter:
-    """Return what `probe` does, and let every process of an environment of ours be prepared at its start.
-
-    A script may replace PYTHONPATH, by which other environments are prepared: those are left as they are.
-
-    Raises:
-        UsageError: As `probe`.
-    """
-    found = probe(executable)
-    start = found.site_packages / STARTS
-    if cache_folder() in found.executable.parents and not start.exists():
-        with suppress(OSError):  # of another user, who has made it
-            start.write_text(_START)
-    return found
 
 
 def _ask(executable: Path) -> dict[str, Any]:

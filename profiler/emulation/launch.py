@@ -24,7 +24,8 @@ from profiler.emulation.card import (
     card_description,
     processes_folder,
 )
-from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, startable
+from profiler.emulation.installing import startable
+from profiler.emulation.interpreter import TRIED_TORCH, Interpreter
 
 
 def refuse(interpreter: Interpreter, *, strict: bool) -> None:
@@ -36,9 +37,8 @@ def refuse(interpreter: Interpreter, *, strict: bool) -> None:
     where = str(interpreter.executable)
     if not interpreter.has_triton:
         problem = "has no triton, without which libraries take other paths and their figures are wrong"
-        raise UsageError(
-            [Fault(key="python", found=where, problem=problem, hint=f"Run {where} -m pip install triton.")]
-        )
+        hint = f"Run {where} -m pip install triton."
+        raise UsageError([Fault(key="python", found=where, problem=problem, hint=hint)])
     if strict and interpreter.torch_minor not in TRIED_TORCH:
         problem = f"has torch {interpreter.torch}, and the emulation was tried with {', '.join(TRIED_TORCH)} only"
         raise UsageError([Fault(key="python", found=where, problem=problem, hint="strict=false goes on.")])

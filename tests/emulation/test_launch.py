@@ -14,7 +14,8 @@ from profiler.emulation import launch
 from profiler.emulation import launch as refusals
 from profiler.emulation.building.build import COMPLETE, installed_environment
 from profiler.emulation.card import card_description
-from profiler.emulation.interpreter import STARTS, TRIED_TORCH, VARIABLE, cache_folder, probe, startable
+from profiler.emulation.installing import STARTS, startable
+from profiler.emulation.interpreter import TRIED_TORCH, VARIABLE, cache_folder, probe
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, job_environment, process_environment
 
 H100 = KNOWN_GPUS["h100-80gb"]

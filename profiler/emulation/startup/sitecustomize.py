@@ -1,7 +1,7 @@
 """Prepares a process of another Python before its program runs. Python imports it at the start, from PYTHONPATH.
 
 The environment need not have the profiler installed. An emulated process gets its card here as well. Environments of
-ours find this file without PYTHONPATH, which a script may replace (`interpreter.py`).
+ours find this file without PYTHONPATH, which a script may replace (`installing.py`).
 """
 
 import enum
