@@ -108,6 +108,19 @@ GRPOTrainer({name}.BASE, args=args).train()
     assert (trial["model"], trial["num_generations"], trial["per_device_train_batch_size"]) == ("qwen2.5-1.5b", 4, 8)
 
 
+def test_a_name_that_two_modules_import_is_known_in_both(tmp_path):
+    """Of slavadubrov/unsloth-finetune-demo: the length of rows, for the model and for its trainer."""
+    (tmp_path / "sizes.py").write_text(f"ROWS = 3\nMOST = 2 * 256\nBASE = '{MODEL}'\n")
+    (tmp_path / "parts.py").write_text("from sizes import MOST, ROWS\n\ndef rows():\n    return ROWS if MOST else 1\n")
+    text = """from parts import rows
+from sizes import BASE, MOST
+from trl import SFTConfig, SFTTrainer
+SFTTrainer(BASE, args=SFTConfig(max_length=MOST, per_device_train_batch_size=rows())).train()
+"""
+    trial, _ = both(tmp_path, text, "trl=1.16")
+    assert (trial["model"], trial["max_length"], trial["per_device_train_batch_size"]) == ("qwen2.5-0.5b", 512, 3)
+
+
 def test_classes_of_trl_by_other_names(tmp_path):
     """Of ASSERT-KTH/CodeRepairRL, whose own class has the name of trl's."""
     text = f"""from dataclasses import dataclass
