@@ -291,6 +291,32 @@ def train(rows: int = 6):
     assert (said in notes) is (rows == 6)
 
 
+@pytest.mark.parametrize(
+    ("parameter", "before", "is_refused"),
+    [
+        ("model", "", True),
+        ("policy, *, rows=2", "", True),
+        ("model: str", "", False),
+        ("model_name", "", False),
+        (f"model='{MODEL}'", "", False),
+        ("model", "from peft import LoraConfig\nadapter = LoraConfig(r=8)", False),
+    ],
+)
+def test_a_model_that_a_function_gets_may_have_an_adapter(tmp_path, capsys, parameter, before, is_refused):
+    """Of slavadubrov/unsloth-finetune-demo: its trainer is in a module, and its model in another one."""
+    name = parameter.partition(":")[0].partition(",")[0].partition("=")[0]
+    text = f"""from trl import SFTConfig, SFTTrainer
+{before}
+def train({parameter}):
+    SFTTrainer(model={name}, args=SFTConfig(max_length=64)).train()
+"""
+    (tmp_path / "train.py").write_text(text)
+    words = [f"config={tmp_path / 'train.py'}", "model=qwen2.5-0.5b", "gpu=h100"]
+    assert main(words) == (EXIT_USAGE if is_refused else 0)
+    assert ("is that of the adapter of the model that line 4 of train.py gets" in capsys.readouterr().err) is is_refused
+    assert main([*words, "tuning=full"]) == 0
+
+
 def test_the_trainers_arguments_count_next_to_others(tmp_path):
     """Of Bensonluo/4bit-QLoRA-post-training: a configuration for `beta`, and the arguments of transformers."""
     text = f"""from transformers import TrainingArguments
