@@ -100,6 +100,39 @@ def test_another_name_next_to_trls_is_the_users_own(recipe):
     assert main([recipe(**RECIPE, batch_size=99, use_lora=False)]) == EXIT_OK
 
 
+@pytest.mark.parametrize("label", ["model_short", "model_tag", "base_model_alias"])
+def test_a_label_of_the_model_is_not_its_name(recipe, label):
+    """Of nhockid235/xling-grpo-sub3b."""
+    sections = {"grpo": {key: value for key, value in RECIPE.items() if key != "model_name_or_path"}}
+    own = {"model_name_or_path": RECIPE["model_name_or_path"], label: "qwen05b", "reward": {"right": 1}}
+    assert json.loads(answer([recipe(**own, **sections), "format=json"]))["trial"]["model"] == "qwen2.5-0.5b"
+
+
+@pytest.mark.parametrize(
+    ("named", "is_read"), [("base.yaml", True), (["first.yaml", "base.yaml"], True), ("none.yaml", False)]
+)
+@pytest.mark.parametrize("key", ["extends", "_base_"])
+def test_what_a_file_extends_counts_below_it(recipe, tmp_path, capsys, key, named, is_read):
+    """Of nhockid235/xling-grpo-sub3b: sections over those of a shared file, which extends another one."""
+    (tmp_path / "first.yaml").write_text(yaml.safe_dump({"grpo": {"num_generations": 2, "beta": 0.5}}))
+    base = {key: "first.yaml", "model_name_or_path": RECIPE["model_name_or_path"], "grpo": {"num_generations": 4}}
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    own = {"per_device_train_batch_size": 8, "max_completion_length": 64}
+    word = recipe(**{key: named}, rewards=["right"], grpo=own)
+    if not is_read:
+        assert main([word]) == EXIT_USAGE
+        assert f"config=none.yaml: is what recipe.yaml extends ({key}), and there is no" in capsys.readouterr().err
+        return
+    trial = json.loads(answer([word, "trl=1.16", "format=json"]))["trial"]
+    expected = {"num_generations": 4, "beta": 0.5, "per_device_train_batch_size": 8, "model": "qwen2.5-0.5b"}
+    assert {name: trial[name] for name in expected} == expected
+
+
+def test_files_that_extend_each_other_are_refused(recipe, capsys):
+    assert main([recipe(extends="recipe.yaml", **RECIPE)]) == EXIT_USAGE
+    assert "is what recipe.yaml extends (extends)" in capsys.readouterr().err
+
+
 def test_a_companion_file_with_mostly_unknown_keys_is_refused(recipe, capsys):
     own = {"machine_rank": 0, "rooms": 1, "doors": 2, "windows": 3}
     assert main([recipe(**own), "model=qwen2.5-0.5b"]) == EXIT_USAGE

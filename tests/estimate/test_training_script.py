@@ -519,7 +519,7 @@ def test_deepspeed_inside_of_a_script_is_read(script):
 
 
 @pytest.mark.parametrize(
-    ("adapter", "reference", "is_named"),
+    ("adapter", "reference", "is_refused"),
     [
         ("peft_config=LoraConfig(r=8)", "ref_model=other", True),
         ("peft_config=LoraConfig(r=8)", "ref_model=None", False),
@@ -527,14 +527,15 @@ def test_deepspeed_inside_of_a_script_is_read(script):
         ("callbacks=[]", "ref_model=other", False),
     ],
 )
-def test_a_reference_next_to_an_adapter_is_named(script, adapter, reference, is_named):
+def test_a_reference_next_to_an_adapter_is_refused(script, capsys, adapter, reference, is_refused):
     text = f"""
         args = DPOConfig(max_length=512, per_device_train_batch_size=2)
         DPOTrainer("Qwen/Qwen2.5-0.5B", args=args, {reference}, {adapter}).train()
     """
-    answered = _found(script(text))
-    assert (answered["trial"]["recipe"], answered["trial"]["max_length"]) == ("dpo", 512)
-    assert any("ref_model" in note for note in answered["notes"]) is is_named
+    assert main([script(text)]) == (EXIT_USAGE if is_refused else EXIT_OK)
+    said = capsys.readouterr()
+    assert ("ref_model=line 3 of train.py: is a second model" in said.err) is is_refused
+    assert ("pairs of" in said.out) is not is_refused
 
 
 @pytest.mark.parametrize("recipe", Recipe)

@@ -108,6 +108,19 @@ GRPOTrainer({name}.BASE, args=args).train()
     assert (trial["model"], trial["num_generations"], trial["per_device_train_batch_size"]) == ("qwen2.5-1.5b", 4, 8)
 
 
+def test_a_name_that_two_modules_import_is_known_in_both(tmp_path):
+    """Of slavadubrov/unsloth-finetune-demo: the length of rows, for the model and for its trainer."""
+    (tmp_path / "sizes.py").write_text(f"ROWS = 3\nMOST = 2 * 256\nBASE = '{MODEL}'\n")
+    (tmp_path / "parts.py").write_text("from sizes import MOST, ROWS\n\ndef rows():\n    return ROWS if MOST else 1\n")
+    text = """from parts import rows
+from sizes import BASE, MOST
+from trl import SFTConfig, SFTTrainer
+SFTTrainer(BASE, args=SFTConfig(max_length=MOST, per_device_train_batch_size=rows())).train()
+"""
+    trial, _ = both(tmp_path, text, "trl=1.16")
+    assert (trial["model"], trial["max_length"], trial["per_device_train_batch_size"]) == ("qwen2.5-0.5b", 512, 3)
+
+
 def test_classes_of_trl_by_other_names(tmp_path):
     """Of ASSERT-KTH/CodeRepairRL, whose own class has the name of trl's."""
     text = f"""from dataclasses import dataclass
@@ -276,6 +289,32 @@ def train(rows: int = 6):
     assert trial["per_device_train_batch_size"] == rows
     said = "the default of --rows" if "Fire" in starts else "the default of rows of train"
     assert (said in notes) is (rows == 6)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "before", "is_refused"),
+    [
+        ("model", "", True),
+        ("policy, *, rows=2", "", True),
+        ("model: str", "", False),
+        ("model_name", "", False),
+        (f"model='{MODEL}'", "", False),
+        ("model", "from peft import LoraConfig\nadapter = LoraConfig(r=8)", False),
+    ],
+)
+def test_a_model_that_a_function_gets_may_have_an_adapter(tmp_path, capsys, parameter, before, is_refused):
+    """Of slavadubrov/unsloth-finetune-demo: its trainer is in a module, and its model in another one."""
+    name = parameter.partition(":")[0].partition(",")[0].partition("=")[0]
+    text = f"""from trl import SFTConfig, SFTTrainer
+{before}
+def train({parameter}):
+    SFTTrainer(model={name}, args=SFTConfig(max_length=64)).train()
+"""
+    (tmp_path / "train.py").write_text(text)
+    words = [f"config={tmp_path / 'train.py'}", "model=qwen2.5-0.5b", "gpu=h100"]
+    assert main(words) == (EXIT_USAGE if is_refused else 0)
+    assert ("is that of the adapter of the model that line 4 of train.py gets" in capsys.readouterr().err) is is_refused
+    assert main([*words, "tuning=full"]) == 0
 
 
 def test_the_trainers_arguments_count_next_to_others(tmp_path):

@@ -140,6 +140,7 @@ def test_unsloth_decides_settings(script, capsys, parts, expected):
             "UNSLOTH_RETURN_LOGITS=set: is a variable",
         ),
         (_grpo("use_vllm=True"), "use_vllm=true: without fast_inference=True is refused by Unsloth"),
+        ({"load": "fast_inference=True"}, "fast_inference=true: makes an engine that keeps its part of the card"),
         (
             {"load": "fast_inference=True", **_grpo("vllm_importance_sampling_correction=True")},
             "makes Unsloth keep the logits of all tokens",

@@ -69,12 +69,33 @@ def _checked(part: JobFile, values: Mapping[str, object], program: str) -> JobFi
     return replace(part, faults=(*part.faults, fault)) if fault is not None else part
 
 
+EXTENDS = ("extends", "_base_", "base_config", "inherits", "inherit_from", "parent_config")
+"""Keys by which files of users name others, over whose keys their own count."""
+
+
+def extended_files(value: object) -> list[str]:
+    """Return the files that a value of such a key names; none for a value of another kind."""
+    names = value if isinstance(value, list) else [value]
+    files = [each for each in names if isinstance(each, str) and each.endswith((".yaml", ".yml", ".json"))]
+    return files if len(files) == len(names) else []
+
+
+def _lacking(name: str, values: Mapping[str, object]) -> Iterator[Fault]:
+    """Return a fault per file that is extended and was not read."""
+    for key in EXTENDS:
+        for file in extended_files(values.get(key)):
+            problem = f"is what {name} extends ({key}), and there is no such file here"
+            yield Fault(key="config", found=file, problem=problem, hint="Give it as well, as config=FILE.")
+
+
 def _is_of_trl(key: str) -> bool:
     return is_trl_key(key) or any(key in other.keys for other in OTHERS)
 
 
 def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what a file of trl says; DeepSpeed's configuration may be inside, and keys of `accelerate launch`."""
+    if lacking := tuple(_lacking(name, values)):
+        return JobFile(name=name, faults=lacking)
     unknown = unknown_leaves(values, _is_of_trl)
     known = sum(_is_of_trl(str(key)) for key in values)
     fault = mostly_unknown(name, unknown, known=known, program="trl", is_certain=_OF_TRL in values)

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import PurePosixPath
 
 from profiler.config.files.arguments import Arguments, full_names, of_trl, read_arguments, typed
 from profiler.config.files.companion_files import accelerate_part, with_inner_deepspeed
-from profiler.config.files.file_kinds import assumed_note, assumed_sizes, trl_part
+from profiler.config.files.file_kinds import EXTENDS, assumed_note, assumed_sizes, extended_files, trl_part
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.own_sections import FileKeys
 from profiler.config.files.vocabulary import Vocabulary, memory_key, part_by
@@ -25,6 +25,9 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.recipe import Recipe
 
 _RECIPE_FILES = (".yaml", ".yml", ".json")
+
+_MOST_DEEP = 4
+"""How many files extend one another."""
 
 _FILES = ("deepspeed", "fsdp_config", "deepspeed_config_file")
 """Arguments of transformers, and the key of accelerate, that name a file of keys."""
@@ -300,7 +303,7 @@ def with_files(values: Mapping[str, object], read: FileReader) -> dict[str, obje
         values: The keys, of which some may name such a file.
         read: Reads it.
     """
-    found = dict(values)
+    found = dict(extended(values, read))
     for key in _FILES:
         file = values.get(key)
         there = read(file) if isinstance(file, str) and file.endswith(_RECIPE_FILES) else None
@@ -310,6 +313,31 @@ def with_files(values: Mapping[str, object], read: FileReader) -> dict[str, obje
     if isinstance(section, Mapping):
         found[_OF_ACCELERATE] = with_files(section, read)
     return found
+
+
+def extended(values: Mapping[str, object], read: FileReader, depth: int = 0) -> Mapping[str, object]:
+    """Return the keys of a file over those of the files that it extends; a name of one that is not there stays.
+
+    By hand: ``{extends: base.yaml, grpo: {beta: 0}}`` over ``{grpo: {beta: 1, epsilon: 2}}`` is ``{grpo: {beta: 0,
+    epsilon: 2}}``.
+    """
+    for key in (key for key in EXTENDS if key in values):
+        there = [read(name) for name in extended_files(values[key]) if depth < _MOST_DEEP]
+        bases = [each.content for each in there if each is not None and isinstance(each.content, Mapping)]
+        if bases and len(bases) == len(there):
+            own = {name: value for name, value in values.items() if name != key}
+            values = reduce(_over, [*(extended(each, read, depth + 1) for each in bases), own])
+    return values
+
+
+def _over(base: Mapping[str, object], own: Mapping[str, object]) -> Mapping[str, object]:
+    """Return keys over those of a base, by section."""
+    pairs = {key: (base.get(key), value) for key, value in own.items()}
+    deep = {
+        key: _over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        for key, (below, value) in pairs.items()
+    }
+    return {**base, **deep}
 
 
 def _recipe_of_trl(command: str) -> tuple[Recipe | None, tuple[Fault, ...]]:

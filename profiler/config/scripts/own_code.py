@@ -71,7 +71,7 @@ class _Modules:
                 self._add_whole(f"{path}/{each.name}", each.asname or each.name)
         node.names = [each for each in node.names if each.name not in left]
         while left:
-            for statement in stated.pop(left.pop(), ()):
+            for statement in stated.get(left.pop(), ()):  # once, also where several modules import it
                 if id(statement) not in self._added:
                     self._added.add(id(statement))
                     self._tree.body.append(statement)

@@ -1,8 +1,9 @@
 """Which calls of a script run, and what of a model reaches its trainer: which load, and how it is loaded."""
 
 import ast
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from profiler.config.scripts.declared import Declared
 from profiler.config.scripts.evaluation import Evaluator
@@ -122,8 +123,10 @@ class TrainedModel:
     """Whether every value of it was found."""
     adapter_line: int | None
     """The line that loads an adapter which is not merged; None if there is none."""
-    is_wrapped: bool
+    is_wrapped: bool = False
     """Whether peft has put an adapter into it that is not merged."""
+    unseen_line: int | None = None
+    """The line where a trainer gets a model of a caller that is not in the script, which makes no adapter itself."""
 
 
 def trained_model(
@@ -137,7 +140,9 @@ def trained_model(
         reached: The calls of the script.
         is_quantised: Whether its weights are: what prepares them counts also under a condition that is not known.
     """
-    return _Search(tree, reached, is_quantised=is_quantised).find(expressions)
+    found = _Search(tree, reached, is_quantised=is_quantised).find(expressions)
+    makes_adapter = any(called_name(each) in _MAKE_ADAPTERS for each in reached.calls)
+    return found if makes_adapter else replace(found, unseen_line=_unseen_line(tree, expressions))
 
 
 class _Search:
@@ -288,6 +293,34 @@ def given_adapters(tree: ast.Module, trainers: Iterable[ast.Call], adapted: Iter
         return ()
     given = [each.value for call in trainers for each in call.keywords if each.arg == "peft_config"]
     return [*given, *(call.args[1] for call in adapted if not owner_name(call) and call.args[1:])]
+
+
+_MAKE_ADAPTERS = ("LoraConfig", "get_peft_config", "get_peft_model")
+
+_OF_NAMES = re.compile(r"name|path|id$|dir|checkpoint|repo")
+"""Words in names of variables that hold the name of a model and not a model."""
+
+
+def _unseen_line(tree: ast.Module, expressions: Sequence[ast.expr]) -> int | None:
+    """Return the line where a trainer gets a parameter as its model that has no value in the script.
+
+    By hand: ``model`` in ``def train(model): SFTTrainer(model=model)`` is one.
+    """
+    bound = {name for node in ast.walk(tree) for name, _ in bindings_of(node)}
+    given = [each for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for each in _without_value(node)]
+    texts = {each.arg for each in given if each.annotation is not None and "str" in ast.unparse(each.annotation)}
+    unseen = {each.arg for each in given} - bound - texts
+    for each in expressions:
+        if isinstance(each, ast.Name) and each.id in unseen and not _OF_NAMES.search(each.id.lower()):
+            return each.lineno
+    return None
+
+
+def _without_value(function: ast.FunctionDef) -> Sequence[ast.arg]:
+    """Return the parameters of a function that have no default."""
+    first, own = [*function.args.posonlyargs, *function.args.args], function.args
+    named = [each for each, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value is None]
+    return [*first[: len(first) - len(own.defaults)], *named]
 
 
 _READ_BY_TRL = {

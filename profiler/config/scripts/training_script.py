@@ -14,7 +14,7 @@ from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_size
 from profiler.config.files.foreign_formats import other_configs, other_program
 from profiler.config.files.own_sections import NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
-from profiler.config.notes import Note, not_counted
+from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import TRAINING_ARGUMENTS, TRL_CLASSES, Declared, Given
 from profiler.config.scripts.evaluation import Evaluator
@@ -125,12 +125,10 @@ class _Script:
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
             faults.append(self._refused(problem, f"Give the script that does, or {BY_KEYS}."))
-        assumed = found.assumed(self._name, self._where)
-        notes = (*found.notes, *assumed, *self._open(recipe, is_read=bool(configs)))
+        notes = (*found.notes, *found.assumed(self._name, self._where), *self._open(recipe, is_read=bool(configs)))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
         part = replace(part, earlier=tuple(found.earlier), job=found.job)
-        part = with_unsloth(part, self._tree, self._called, self._arguments)
-        return with_inner_deepspeed(part)
+        return with_inner_deepspeed(with_unsloth(part, self._tree, self._called, self._arguments))
 
     def _recipe(self) -> Recipe | None:
         names = {**self._configs, **self._trainers}
@@ -180,8 +178,7 @@ class _Script:
         names = (TRAINING_ARGUMENTS, *self._declared.derived(TRAINING_ARGUMENTS))
         plain = [] if self._is_of_unsloth else self._called(*names)
         given = {ast.unparse(each) for call in self._called(*self._trainers) for each in given_argument(call, "args")}
-        taken = plain if given & self._declared.made_by(names) else []
-        return [*self._called(*self._configs), *taken] or plain
+        return [*self._called(*self._configs), *(plain if given & self._declared.made_by(names) else [])] or plain
 
     def _read_sets(self, configs: Sequence[ast.Call]) -> None:
         """Read what the script sets on the arguments after they are made."""
@@ -281,11 +278,12 @@ class _Script:
                 self._found.earlier += of_old_trainer(call, self._where)
 
     def _read_reference(self, call: ast.Call) -> None:
-        """Name a reference that trl keeps because it is given, where it would have none of its own."""
+        """Refuse a reference that trl keeps because it is given, where it would have none of its own."""
         has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
         if has_none and given_argument(call, "ref_model", 1):
-            text = f"the reference model that {self._where(call.lineno)} gives (ref_model)"
-            self._found.notes.append(not_counted(text))
+            problem = "is a second model, which trl keeps where it would need none, and which has no formula here"
+            fault = Fault(key="ref_model", found=self._where(call.lineno), problem=problem, hint="Leave it out.")
+            self._found.faults.append(fault)
 
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
@@ -301,6 +299,9 @@ class _Script:
             loads = tuple(Load(call=call, cast="") for call in own)
         if loads and not trained.is_name:
             self._found.state_loaded(is_wrapped=trained.is_wrapped)
+        if trained.unseen_line and not loads and not {"use_peft", "load_in_4bit"} & self._found.values.keys():
+            which = f"of the model that {self._where(trained.unseen_line)} gets, which nothing here makes"
+            self._found.refuse_adapter(which, ", or tuning=full")
         for load in loads:
             self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             self._read_type(load)

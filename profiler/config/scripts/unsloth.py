@@ -152,6 +152,9 @@ class _Found:
     notes: list[Note] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
+    def refuse(self, key: str, value: object, problem: str, hint: str = "") -> None:
+        self.faults.append(Fault(key=key, found=show(value), problem=problem, hint=hint))
+
 
 def is_of_unsloth(loads: Sequence[ast.Call]) -> bool:
     """Return whether one of some calls of `from_pretrained` is that of `FastLanguageModel`."""
@@ -181,30 +184,30 @@ def with_unsloth(
     adapted = _stated(found, [pair for call in adapts for pair in arguments(call, "")], _ADAPTED)
     if not adapts:
         problem = "makes no adapter by get_peft_model, and quantised or frozen weights alone are not trained"
-        found.faults.append(Fault(key="tuning", found=found.name, problem=problem, hint=_HINT))
+        found.refuse("tuning", found.name, problem, _HINT)
     _read_transformers(found, called, arguments)
-    has_own_weights = _read_weights(found, stated)
+    kernels = replace(_KERNELS, has_mixed_weights=_read_weights(found, stated))
     _read_adapter(found, adapted)
     _read_precision(found, stated)
-    is_online = part.recipe in (Recipe.GRPO, Recipe.RLOO)
-    if is_online:
+    if is_online := part.recipe in (Recipe.GRPO, Recipe.RLOO):
         _read_rollout(found, stated)
         _widen_batch(found)
     else:
         _read_length(found, stated)
         if part.recipe is Recipe.SFT and (loss := found.values.get("loss_type")) not in _LOSSES:
-            problem = "is a loss of SFT whose memory with Unsloth has no bound here"
-            found.faults.append(Fault(key="loss_type", found=show(loss), problem=problem))
+            found.refuse("loss_type", loss, "is a loss of SFT whose memory with Unsloth has no bound here")
+        if stated["fast_inference"] is True:
+            problem = "makes an engine that keeps its part of the card next to SFT (vLLM), which has no bound here"
+            found.refuse("fast_inference", True, problem, "Leave it out where nothing generates.")
     for call in called(*_GROWS):
         problem = "grows the vocabulary, and embeddings with new rows have no bound here"
-        found.faults.append(Fault(key=called_name(call), found=f"line {call.lineno % APART}", problem=problem))
+        found.refuse(called_name(call), f"line {call.lineno % APART}", problem)
     variables = _variables(tree)
     if _STANDBY in variables and found.values.get("use_vllm") is True:
         found.values.update(vllm_enable_sleep_mode=True, vllm_gpu_memory_utilization=_STANDBY_SHARE)
     left = [name for name in variables if name not in (_STANDBY, *_FREE_VARIABLES)]
     problem = "is a variable of Unsloth that changes its memory in a way that has no bound here"
     found.faults += [Fault(key=name, found="set", problem=problem) for name in left]
-    kernels = replace(_KERNELS, has_mixed_weights=has_own_weights)
     return replace(
         part,
         values=found.values,
@@ -221,22 +224,20 @@ def _stated(
     """Return the arguments of some calls, with defaults; what has no bound is a fault."""
     values: dict[str, object] = {}
     for name, value, line in pairs:
-        is_open = isinstance(value, ast.expr)
+        is_open, where = isinstance(value, ast.expr), f"line {line % APART}"
         if name == ANY:
-            problem = f"passes arguments to Unsloth by ** in line {line % APART}, which are not in the file"
+            problem = f"passes arguments to Unsloth by ** in {where}, which are not in the file"
             found.faults.append(Fault(key=CONFIG, found=found.name, problem=problem, hint=_HINT))
         elif name in _NEUTRAL and value is not None and (is_open or value not in _NEUTRAL[name]):
-            shown = f"line {line % APART}" if is_open else show(value)
             problem = "changes the memory of Unsloth in a way that has no bound here"
-            found.faults.append(Fault(key=name, found=shown, problem=problem, hint=_HINT))
+            found.refuse(name, where if is_open else value, problem, _HINT)
         elif name not in {*_NEUTRAL, *_FREE, *_PEFT, *_LOADED, *_ADAPTED}:
-            problem = "is an argument of Unsloth whose effect on memory is unknown here"
-            found.faults.append(Fault(key=name, found=f"line {line % APART}", problem=problem, hint=_HINT))
+            found.refuse(name, where, "is an argument of Unsloth whose effect on memory is unknown here", _HINT)
         elif not is_open:
             if values.setdefault(name, value) != value and name in {*defaults} - {"lora_alpha"} and found.trains_again:
                 found.faults.append(two_values(_KEYS.get(name, name), values[name], value, found.name))
         elif name in defaults:
-            text = f"{name}={show(defaults[name])} (Unsloth's default; line {line % APART} has no literal)"
+            text = f"{name}={show(defaults[name])} (Unsloth's default; {where} has no literal)"
             found.notes.append(Note(key=_KEYS.get(name, ""), text=text, is_open=True))
     return {**defaults, **{name: value for name, value in values.items() if value is not None or name == "dtype"}}
 
@@ -245,8 +246,8 @@ def _read_transformers(found: _Found, called: Callable[..., list[ast.Call]], arg
     """Read arguments of transformers, or else take Unsloth's defaults of trl's; and what trl's trainer took once."""
     own = called(*_ARGUMENTS)
     pairs = [pair for call in own for pair in arguments(call, "")]
-    trainers = called("SFTTrainer", "UnslothTrainer")
-    pairs += [pair for call in trainers for pair in arguments(call, "") if pair[0] in _OF_TRAINER]
+    trainers = (pair for call in called("SFTTrainer", "UnslothTrainer") for pair in arguments(call, ""))
+    pairs += [pair for pair in trainers if pair[0] in _OF_TRAINER]
     for name, value, line in pairs:
         if not isinstance(value, ast.expr):
             found.values.setdefault(name, value)
@@ -289,7 +290,7 @@ def _read_weights(found: _Found, stated: Mapping[str, object]) -> bool:
     found.values.update(load_in_4bit=is_4bit, use_bnb_nested_quant=False)
     if lower.endswith(_PLAIN) and not is_4bit:
         problem = "of a checkpoint in 4 bits lets Unsloth choose another one; give a name without -bnb-4bit"
-        found.faults.append(Fault(key="load_in_4bit", found="false", problem=problem))
+        found.refuse("load_in_4bit", False, problem)
     has_own = found.values["load_in_4bit"] is True and not is_plain
     if has_own:
         text = "linear layers in 16 bits as an upper bound (Unsloth's own 4-bit checkpoints keep some so)"
@@ -328,8 +329,7 @@ def _read_precision(found: _Found, stated: Mapping[str, object]) -> None:
     """Read the type, which is 16 bits of either kind: that of the weights decides, or the card."""
     dtype = show(stated.get("dtype", "null")).removeprefix("torch.")
     if dtype == "float32":
-        problem = "is a type whose memory with Unsloth has no bound here; 16 bits and null have"
-        found.faults.append(Fault(key="dtype", found=dtype, problem=problem))
+        found.refuse("dtype", dtype, "is a type whose memory with Unsloth has no bound here; 16 bits and null have")
     found.values.pop("torch_dtype", None)
     found.values.update(dtype="bfloat16", bf16=True, fp16=False)
     text = "bfloat16, also where float16 is stated or the card has no other type (as many bytes)"
@@ -344,8 +344,7 @@ def _read_rollout(found: _Found, stated: Mapping[str, object]) -> None:
         found.notes.append(Note(key="beta", text=f"beta={_BETA} (Unsloth's default of most losses; else it is 0)"))
     for key in ("vllm_importance_sampling_correction", "off_policy_mask_threshold"):
         if values.get(key) not in (None, False):
-            problem = "makes Unsloth keep the logits of all tokens, which has no bound here"
-            found.faults.append(Fault(key=key, found=show(values[key]), problem=problem))
+            found.refuse(key, values[key], "makes Unsloth keep the logits of all tokens, which has no bound here")
     if stated["fast_inference"] is True:
         values.update(
             use_vllm=True,
@@ -357,7 +356,7 @@ def _read_rollout(found: _Found, stated: Mapping[str, object]) -> None:
         )
     elif values.get("use_vllm") is True and values.get("load_in_4bit") is True:
         problem = "without fast_inference=True is refused by Unsloth, which cannot send 4-bit weights to an engine"
-        found.faults.append(Fault(key="use_vllm", found="true", problem=problem))
+        found.refuse("use_vllm", True, problem)
 
 
 def _widen_batch(found: _Found) -> None:

@@ -22,7 +22,7 @@ from profiler.config.foreign_text import (
     parse_yaml,
 )
 from profiler.config.launch.lines import training_in, training_of, words_of
-from profiler.config.launch.parts import NamedFile, launch_parts, module_text, with_files, with_named_files
+from profiler.config.launch.parts import NamedFile, extended, launch_parts, module_text, with_files, with_named_files
 from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
 from profiler.config.scripts.declared import Given
@@ -291,7 +291,9 @@ def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:
     values = found.content if found is not None else None
     if not isinstance(values, Mapping) or SECTION in values or companion_part(name, values) is not None:
         return None
-    return values if foreign_part(Path(name).name, values) is None else None
+    if foreign_part(Path(name).name, values) is not None:
+        return None
+    return extended(values, lambda each: files(str(Path(name).parent / each)))
 
 
 def _notebook(path: str, name: str, values: Mapping[str, object], given: Given) -> JobFile:
