@@ -13,10 +13,10 @@ _NEEDED = ("yaml",)
 """Their files of Python: PyYAML does without its extension."""
 
 _OF_TRIALS = frozenset(
-    ("callback", "claims", "cluster", "emulation", "execution", "report", "run", "scripts", "seams", "simulation",
-     "substitutes", "sweep", "training", "worker")
+    ("callback", "claims", "cluster", "emulation", "execution", "monitor", "report", "run", "scripts", "seams",
+     "share", "simulation", "substitutes", "sweep", "training", "worker")
 )  # fmt: skip
-"""Folders of `profiler` that run trials or read their tables."""
+"""Folders of `profiler` that run trials, watch a card or read tables of trials."""
 
 _SUFFIXES = (".py", ".json", ".csv")
 _AT = (1980, 1, 1, 0, 0, 0)
