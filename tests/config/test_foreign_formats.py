@@ -26,6 +26,7 @@ FILES = [
     ("torchtune", "f.yaml", "model: {_component_: torchtune.models.qwen2_5.lora_qwen2_5_0_5b}\nbatch_size: 2\nseed: 1"),
     ("Unsloth", "f.yaml", "model_name: a/b\nmax_seq_length: 2048\nload_in_4bit: true\nlora_r: 16\nmax_steps: 60"),
     ("Unsloth", "f.yaml", "model_name_or_path: a/b\nfast_inference: true\nnum_generations: 8\nbf16: true"),
+    ("Unsloth", "f.yaml", "model_name_or_path: a/b\nembedding_learning_rate: 5e-6\nnum_generations: 8\nbf16: true"),
     ("trl's AsyncGRPOTrainer", "f.yaml", "model_name_or_path: a/b\nnum_generations: 8\nmax_staleness: 4"),
     ("EasyR1", "f.yaml", "worker: {actor: {model: {model_path: a/b}}, rollout: {n: 5}}\ntrainer: {n_gpus_per_node: 8}"),
     ("verl's SFT trainer", "f.yaml", "model: {partial_pretrain: a/b}\ndata: {train_batch_size: 64}\noptim: {lr: 1e-5}"),

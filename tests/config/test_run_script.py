@@ -4,6 +4,7 @@ import pytest
 
 from profiler.config.foreign_text import ForeignTextError
 from profiler.config.shell.run_script import read_run_script
+from profiler.config.verl.sources import script_source
 
 CALL = "python3 -m verl.trainer.main_ppo "
 
@@ -76,6 +77,23 @@ def test_the_name_of_hydra_s_configuration_is_read():
     text = CALL + "--config-path=config --config-name='ppo_megatron_trainer.yaml' data.a=1"
     assert read_run_script(text).config_name == "ppo_megatron_trainer"
     assert read_run_script(CALL + "--config-name ppo_trainer data.a=1").config_name == "ppo_trainer"
+
+
+@pytest.mark.parametrize(
+    ("called", "of_fork"),
+    [
+        ("verl.trainer.main_ppo", ()),
+        ("recipe.dapo.main_dapo", ()),
+        ("verl/trainer/main_ppo.py", ()),
+        ("verl.trainer.main_cgrpo", ("verl.trainer.main_cgrpo",)),
+        ("rllm/main_agent.py", ("rllm/main_agent.py",)),
+    ],
+)
+def test_the_trainer_of_a_fork_is_named(called, of_fork):
+    script = read_run_script(f"python3 -m {called} data.a=1")
+    assert script.of_fork == of_fork
+    said = [note.text for note in script_source(script, name="run.sh").notes if not note.is_counted]
+    assert said == [f"what {each} makes otherwise than verl's main_ppo" for each in of_fork]
 
 
 def test_environment_variables_before_the_call_are_no_assignments():

@@ -219,9 +219,10 @@ FORMATS = (
     ),
     Format(
         name="Unsloth",
-        # Arguments of `FastLanguageModel.from_pretrained` in Unsloth 2026.1, which trl's `ModelConfig` lacks.
+        # Arguments of `FastLanguageModel.from_pretrained` in Unsloth 2026.1, which trl's `ModelConfig` lacks, and of
+        # `UnslothTrainingArguments`.
         keys=(
-            Keys(any_of=_words("fast_inference *.fast_inference")),
+            Keys(any_of=_words("fast_inference *.fast_inference embedding_learning_rate *.embedding_learning_rate")),
             Keys(required=_words("model_name max_seq_length load_in_4bit")),
         ),
         commands=_called(r"\bunsloth-cli\.py", r"\bunsloth +(?:train|studio)\b"),

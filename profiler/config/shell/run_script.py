@@ -15,6 +15,9 @@ from profiler.config.shell.values import Item, Value
 _CALLED = re.compile(r"(?:^|[./])main_(?!eval|generation)\w+(?:\.py)?$")
 """The module or file that trains: ``verl.trainer.main_ppo``, ``recipe.dapo.main_dapo``."""
 
+_OWN = re.compile(r"(?:^|[./])main_(?:ppo|dapo)\w*(?:\.py)?$")
+"""Those of verl itself, of which DAPO's samples otherwise and has verl's workers."""
+
 _OTHER_TRAINER = re.compile(r"(?:^|[./])(?:fsdp_)?sft_trainer\w*(?:\.py)?$")
 
 _SEPARATE_GPUS = re.compile(r"(?:fully_async|one_step_off|split_placement)\w*[./]\w+(?:\.py)?$")
@@ -59,6 +62,8 @@ class RunScript:
     """Configuration groups of Hydra, as ``model_engine``."""
     unread: tuple[str, ...] = ()
     """Words of the call that the script does not state, which may be overrides, and files that it reads as its own."""
+    of_fork: tuple[str, ...] = ()
+    """The module or file of a fork that it calls; none if it calls verl's own."""
 
 
 NOT_PASSED = "not passed"
@@ -71,7 +76,7 @@ def read_run_script(text: str) -> RunScript:
     Raises:
         ForeignTextError: It does not call verl's trainer, calls it several times, or exceeds a limit.
     """
-    calls: list[tuple[Item, ...]] = []
+    calls: list[tuple[str, tuple[Item, ...]]] = []
     sourced: list[str] = []
     others = False
     for call in commands_run(text):
@@ -84,7 +89,7 @@ def read_run_script(text: str) -> RunScript:
             raise ForeignTextError(f"calls {separate}, which trains and generates on different GPUs and is not read")
         start = next((n for n, each in enumerate(texts) if _CALLED.search(each)), None)
         if start is not None and any(_OVERRIDE.fullmatch(each) for each in texts[start:]):
-            calls.append(call.items[start + 1 :])
+            calls.append((texts[start], call.items[start + 1 :]))
     if not calls:
         trainer = (
             "verl's SFT trainer, which has no recipe here"
@@ -94,8 +99,10 @@ def read_run_script(text: str) -> RunScript:
         raise ForeignTextError(f"calls {trainer}")
     if len(calls) > 1:
         raise ForeignTextError(f"calls verl's trainer {len(calls)} times, and one is read")
-    script = _script(calls[0])
-    return replace(script, unread=tuple(dict.fromkeys([*sourced, *script.unread])))
+    trainer, items = calls[0]
+    script = _script(items)
+    of_fork = () if _OWN.search(trainer) else (trainer,)
+    return replace(script, unread=tuple(dict.fromkeys([*sourced, *script.unread])), of_fork=of_fork)
 
 
 def _script(items: Sequence[Item]) -> RunScript:

@@ -65,6 +65,7 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
     """Return what the run script `name` passes to verl; a value that it does not state keeps verl's default."""
     values: dict[str, object] = {}
     notes, faults = [Note(key="", text=f"nothing of {word} ({name} does not state it)") for word in script.unread], []
+    notes += [not_counted(f"what {each} makes otherwise than verl's main_ppo") for each in script.of_fork]
     for key, override in script.overrides.items():
         if override.is_known:
             values[key] = _value(override.text)
