@@ -17,6 +17,7 @@ from profiler.config.trl_releases.behaviours import (
     UNCOUNTED,
 )
 from profiler.config.trl_releases.facts import (
+    COPIED_ADAPTERS,
     DEFAULTS,
     FIRST_WITHOUT_REFERENCE,
     KEY_VERSIONS,
@@ -74,7 +75,8 @@ def test_the_installed_trl_makes_no_logits_of_all_completions():
 
 def test_no_effect_holds_for_the_newest_release():
     assert [row.key for row in EFFECTS if NEWEST in row.versions] == []
-    assert [row.meaning for row in UNCOUNTED if NEWEST in row.versions] == []
+    # A trial lets trl put the adapters into a model, and a script may do so itself.
+    assert {row.meaning for row in UNCOUNTED if NEWEST in row.versions} == {COPIED_ADAPTERS}
     assert (LAST_WITH_LOGITS, FIRST_FUSED, FIRST_WITHOUT_REFERENCE) == ("1.14", "1.15", "0.19")
 
 
