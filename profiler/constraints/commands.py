@@ -295,7 +295,7 @@ CLOSED_FORM = (
     # No sweep runs these two with ZeRO-3 either.
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
-    _sharded({"recipe": one_of(*OF_DATA - {Recipe.SFT, Recipe.REWARD})}),
+    _sharded({"recipe": Recipe.DPO, "logprobs": other_than(Logprobs.FUSED)}),
     _sharded({"recipe": Recipe.REWARD, "distributed_type": DistributedType.FSDP, "fsdp_version": anything}),
     _sharded({"dtype": _NOT_BFLOAT16}),
     _sharded({"bf16": False}),

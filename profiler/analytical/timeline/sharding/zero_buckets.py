@@ -3,6 +3,7 @@
 For its reduction a bucket is copied once more (sources: `zero.py`).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -61,6 +62,8 @@ class Buckets:
     """Bytes of all gradients on a GPU that trains alone."""
     kept_bytes: Count
     """Bytes of the gradients that this GPU keeps of a reduction."""
+    phases: Collection[Phase]
+    """The phases between the first backward of a step and its last: of scores too, if the loss compares them."""
 
     @property
     def is_tied(self) -> Flag:
@@ -120,7 +123,7 @@ class Buckets:
             return smaller(self.all_bytes, BUCKET_BYTES) if name is InstantName.BACKWARD_END else 0
         if self.stage == 3 or name in _FROM_THE_LAYERS:
             return BUCKET_BYTES + self._copied(name)
-        in_pass = alone.phase in (Phase.FORWARD, Phase.BACKWARD)
+        in_pass = alone.phase in self.phases
         return where(self.accumulates, BUCKET_BYTES, 0) if self.stage == 1 and in_pass else 0
 
     def _copied(self, name: InstantName) -> Count:
