@@ -14,10 +14,9 @@ Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 from profiler.analytical.formulas.host import HostSide, OffloadedZero
-from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture, layer_tensors
+from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
@@ -37,12 +36,9 @@ from profiler.analytical.formulas.sizes.quantities import (
     where,
     whole_units,
 )
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state
 from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.analytical.timeline.recipes.of_data import data_micro_batch as micro_batch_of
 from profiler.analytical.timeline.sharding.sharding import TrialSharding, is_before_training
-from profiler.analytical.timeline.step_instants import layer_without_gradient
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES, Buckets
 from profiler.domain.memory import Category, Phase
 from profiler.domain.text import count_text
@@ -104,7 +100,7 @@ class Zero(TrialSharding):
             accumulates=self.spec.gradient_accumulation_steps > 1,
             all_bytes=all_gradients(self.spec, self.architecture).size,
             kept_bytes=self.kept_gradient_bytes,
-            phases=(Phase.FORWARD, Phase.BACKWARD, *(() if self.spec.recipe.facts.has_rollout else (Phase.SCORE,))),
+            scores_in_step=not self.spec.recipe.facts.has_rollout,
         )
 
     @cached_property
@@ -147,10 +143,7 @@ class Zero(TrialSharding):
 
     @cached_property
     def _offload_buffer_bytes(self) -> Count:
-        """The tensor through which stages 1 and 2 offload a gradient: as large as the largest.
-
-        Source: `temp_grad_buffer_for_gpu_offload` of `DeepSpeedZeroOptimizer`.
-        """
+        """The tensor for the largest gradient that stages 1 and 2 offload (`temp_grad_buffer_for_gpu_offload`)."""
         if self._stage not in (1, 2) or not self.is_offloaded or not self._trains_everything:
             return 0
         return BFLOAT16_BYTES * self._largest_tensor
@@ -203,10 +196,11 @@ class Zero(TrialSharding):
 
     @cached_property
     def states(self) -> Term:
-        """Master weights and optimizer states of this GPU; 0 where the host has them."""
+        """Master weights and optimizer states of this GPU, of its part in a row; 0 where the host has them."""
         size: Count = 0
         if not self.is_offloaded:
-            size = self.master_bytes + optimizer_state(self.spec.optim, _flat(self.own), FLOAT32_BYTES).size
+            flat = (TensorGroup(shape=(self.own,), copies=1),)
+            size = self.master_bytes + optimizer_state(self.spec.optim, flat, FLOAT32_BYTES).size
         of_gpus = self._of_gpus if self._stage else ""
         return Term(size, lambda: f"master weights and states of {count_text(self.trained)}{of_gpus}")
 
@@ -258,16 +252,12 @@ class Zero(TrialSharding):
         return found
 
     def shared(self, alone: Instant) -> Instant:
-        """Return an instant of one GPU alone with what sharding changes: before training there is the model alone."""
-        if not is_before_training(alone):
-            return super().shared(alone)
-        return alone.with_terms({**self._models(alone), Category.COMMUNICATION: self._gathered_weights(alone)})
+        """Return an instant as sharding changes it; a reference before training has the model alone, as on one GPU."""
+        return alone if is_before_training(alone) else super().shared(alone)
 
     def as_alone(self, alone: Instant) -> Terms:
         """Return the workspace without the scratch of the step, which is with gradients."""
-        if alone.name is not InstantName.STEP:
-            return {}
-        return {Category.WORKSPACE: self.workspace}
+        return {Category.WORKSPACE: self.workspace} if alone.name is InstantName.STEP else {}
 
     def reduced(self, alone: Instant) -> Term:
         """Return gradients: whole up to stage 1, and from stage 2 on this GPU's part."""
@@ -292,10 +282,9 @@ class Zero(TrialSharding):
             return self._gathered_for_rollout(alone)
         before_head = alone.phase is Phase.SCORE or alone.name is InstantName.FORWARD_LAYER
         size = self._gathered_in_a_pass(at_head=alone.name in _AT_HEAD, before_head=before_head)
-        if alone.phase is Phase.SCORE and self._compares and not is_before_training(alone):
-            # What the policy has gathered ahead for its backward is there while the reference runs.
-            stays = smaller(self.whole, MOST_LIVE) if self._trains_everything else 0
-            size = size + where(self._knows_order(), BFLOAT16_BYTES * stays, 0)
+        if alone.phase is Phase.SCORE and not self.spec.recipe.facts.has_rollout:
+            # What the policy has gathered ahead for its backward waits while the reference runs.
+            size = size + where(self._knows_order(), BFLOAT16_BYTES * smaller(self.whole, MOST_LIVE), 0)
         return Term(size, lambda: ", gathered layers")
 
     def _gathered_for_rollout(self, alone: Instant) -> Term:
@@ -342,20 +331,8 @@ class Zero(TrialSharding):
         module = self._embedding if at_head else self._largest_module
         return BFLOAT16_BYTES * where(self._knows_order(), larger(ahead, module), module)
 
-    @property
-    def _compares(self) -> bool:
-        """Whether a reference runs between the forward and the backward of the policy."""
-        facts = self.spec.recipe.facts
-        return facts.has_reference_pass and not facts.has_rollout and not self.spec.precompute_ref_log_probs
-
     def _knows_order(self) -> Flag:
-        """Return whether two passes come after one another, so that the second gathers ahead.
-
-        A reference that is the policy without its adapters runs other modules in between, so that DeepSpeed begins
-        again each time.
-        """
-        if self._compares and not self._trains_everything:
-            return False
+        """Return whether two passes come after one another, so that the second gathers ahead."""
         if not self.spec.recipe.facts.has_rollout:
             return self.spec.gradient_accumulation_steps * self.spec.steps >= _PASSES
         return self.spec.steps_per_generation >= _PASSES
@@ -409,68 +386,14 @@ class Zero(TrialSharding):
             there = (Category.INPUTS, Category.WORKSPACE, Category.REFERENCE)
             gathering = replace(alone, name=InstantName.GATHERING, terms=_only(alone.terms, there))
             return (self.shared(gathering),)
-        if alone.name is InstantName.SCORE_LAYER and self._stage == 3 and self._compares and not self._trains_everything:
-            return (self._begun_in_order(alone),)
         last = next((each for each in reversed(earlier) if each.name is InstantName.BACKWARD_LAYER), None)
         if alone.name is InstantName.BACKWARD_FIRST_LAYER and last is not None:
             return (self.shared(self._buckets.reduction(last, alone)),)
         return ()
 
-    def _begun_in_order(self, alone: Instant) -> Instant:
-        """Return the reference's first layer, at its first adapted module.
-
-        The policy's forward has just been recorded, so that the same model without adapters gathers ahead, until a
-        module comes in place of an adapter's: then what is gathered ahead is given back.
-        """
-        batch = micro_batch_of(self.spec)
-        layer = layer_without_gradient(self.spec, self.architecture, batch, adapted=False).size
-        made = _MADE_AT_QUERIES * BFLOAT16_BYTES * batch.positions * self.architecture.hidden_size
-        kept = alone.terms[Category.ACTIVATIONS].size - layer + made
-        buckets, gathered = self._buckets.communicated(alone), BFLOAT16_BYTES * fetched_ahead(self.architecture)
-        return self.shared(replace(alone, name=InstantName.GATHERING)).with_terms(
-            {
-                Category.ACTIVATIONS: Term(kept, lambda: "kept"),
-                Category.COMMUNICATION: Term(buckets.size + gathered, lambda: "a bucket, layers gathered ahead"),
-            }
-        )
-
     def _share(self, count: Count) -> Count:
         return whole_units(count, self.spec.num_processes)
 
 
-_PREFETCHED = 50_000_000
-"""Weights that are gathered ahead at each module, and the rest of a tensor (`stage3_prefetch_bucket_size`)."""
-_PERSISTENT = 100_000
-"""Tensors up to so many values are never partitioned (`stage3_param_persistence_threshold`)."""
-_AT_EMBEDDING, _AT_QUERIES = 4, 10
-"""Modules at which something is gathered ahead of the layers, until the embedding and the first adapter."""
-_MADE_AT_QUERIES = 3
-
-
-def fetched_ahead(architecture: DecoderShape) -> Count:
-    """Return the weights that are gathered when a known order is left at the first adapter."""
-    sizes = [group.elements for group in layer_tensors(architecture) if len(group.shape) > 1]
-    sizes = [where(size >= _PERSISTENT, size, 0) for size in sizes]
-    everything = architecture.num_hidden_layers * sum(sizes)
-    reached: Count = 0
-    found: list[Count] = []
-    for _ in range(_AT_QUERIES):
-        goal = reached + _PREFETCHED
-        left = goal % sum(sizes)
-        ends = list(accumulate(sizes))
-        end = ends[-1]
-        for each in reversed(ends):
-            end = where(each >= left, each, end)
-        reached = smaller(goal - left + where(left > 0, end, 0), everything)
-        found.append(reached)
-    embedding = architecture.vocab_size * architecture.hidden_size
-    return larger(embedding + found[_AT_EMBEDDING - 1], found[-1])
-
-
 def _only(terms: Terms, there: Collection[Category]) -> Terms:
     return {category: term for category, term in terms.items() if category in there}
-
-
-def _flat(count: Count) -> tuple[TensorGroup, ...]:
-    """Return the one tensor that the optimizer updates: this GPU's part of all parameters in a row."""
-    return (TensorGroup(shape=(count,), copies=1),)

@@ -3,7 +3,6 @@
 For its reduction a bucket is copied once more (sources: `zero.py`).
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -62,8 +61,8 @@ class Buckets:
     """Bytes of all gradients on a GPU that trains alone."""
     kept_bytes: Count
     """Bytes of the gradients that this GPU keeps of a reduction."""
-    phases: Collection[Phase]
-    """The phases between the first backward of a step and its last: of scores too, if the loss compares them."""
+    scores_in_step: bool
+    """Whether scores are between a forward and its backward."""
 
     @property
     def is_tied(self) -> Flag:
@@ -123,7 +122,7 @@ class Buckets:
             return smaller(self.all_bytes, BUCKET_BYTES) if name is InstantName.BACKWARD_END else 0
         if self.stage == 3 or name in _FROM_THE_LAYERS:
             return BUCKET_BYTES + self._copied(name)
-        in_pass = alone.phase in self.phases
+        in_pass = alone.phase in (Phase.FORWARD, Phase.BACKWARD) or (self.scores_in_step and alone.phase is Phase.SCORE)
         return where(self.accumulates, BUCKET_BYTES, 0) if self.stage == 1 and in_pass else 0
 
     def _copied(self, name: InstantName) -> Count:
