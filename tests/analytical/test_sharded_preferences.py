@@ -97,6 +97,9 @@ def test_before_training_there_is_one_model(recipe):
     assert whole[Category.REFERENCE] == 0
     for found in (sharded, whole):
         assert Category.OPTIMIZER_STATE not in found
+    # No unit is gathered before another one then.
+    before = [each for each in _instants(_spec("fsdp", 4, **keys)) if Category.OPTIMIZER_STATE not in each.terms]
+    assert not [each for each in before if each.phase is Phase.SCORE and each.name is InstantName.GATHERING]
     for kind in ("fsdp", "zero2"):
         later = [each for each in _instants(_spec(kind, 4, **keys)) if each.phase is Phase.BACKWARD]
         assert all(int(each.sizes[Category.REFERENCE]) == 0 for each in later)
