@@ -144,6 +144,34 @@ EMULATED: list[tuple[str, dict[str, Any], int, float]] = [
     ("fsdp", KTO, 5_913_065_472, -0.0063),
     ("fsdp", {**KTO, **LORA}, 1_226_371_584, -0.0049),
     ("fsdp", {**KTO, **BEFORE}, 4_753_189_888, -0.0111),
+    # Emulated after the formula was written, and nothing was changed after them.
+    ("zero1", {"model": "llama-3.2-1b", "gradient_accumulation_steps": 4}, 17_742_566_400, -0.0004),
+    ("zero2", {**LORA, "gradient_checkpointing": False, "max_length": 1024}, 8_023_202_304, -0.0004),
+    (
+        "zero3",
+        {"model": "llama-3.2-1b", "num_processes": 4, "gradient_accumulation_steps": 2},
+        11_059_290_112,
+        -0.0118,
+    ),
+    (
+        "zero3",
+        {"model": "qwen2.5-3b", "num_processes": 4, "gradient_checkpointing": False, "max_length": 1024},
+        40_049_697_280,
+        -0.0035,
+    ),
+    ("fsdp", {"model": "smollm2-1.7b", "num_processes": 4, "max_length": 1024}, 13_846_383_616, 0.0),
+    (
+        "fsdp",
+        {**LORA, "model": "qwen3-1.7b", "lengths": "forced", "max_length": 1024},
+        3_712_266_240,
+        -0.0006,
+    ),
+    (
+        "fsdp",
+        {"fsdp_activation_checkpointing": True, "gradient_checkpointing": False, "num_processes": 4},
+        4_248_558_080,
+        -0.0032,
+    ),
 ]
 """Allocated bytes by torch's counters on emulated cards, and the error of the estimate.
 
