@@ -24,7 +24,7 @@ from profiler.domain.architectures.families import family_of
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.machines.extras import simulation_hint
 from profiler.domain.trials.optimizers import Optimizer, State
-from profiler.domain.trials.recipe import OF_DATA, Recipe
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     ZERO_OF_WEIGHTS,
     Attention,
@@ -295,7 +295,20 @@ CLOSED_FORM = (
     # No sweep runs these two with ZeRO-3 either.
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
-    _sharded({"recipe": one_of(*OF_DATA - {Recipe.SFT, Recipe.REWARD})}),
+    _sharded({"logprobs": other_than(Logprobs.FUSED), "recipe": one_of(Recipe.DPO, Recipe.KTO)}),
+    # Other orders of modules than DeepSpeed has recorded, after which it no longer gives weights back as before.
+    _sharded({"recipe": Recipe.KTO, "zero_stage": ZERO_OF_WEIGHTS}),
+    _sharded({"recipe": Recipe.DPO, "tuning": other_than(Tuning.FULL), "zero_stage": ZERO_OF_WEIGHTS}),
+    _sharded({"precompute_ref_log_probs": True, "zero_stage": ZERO_OF_WEIGHTS}),
+    # The policy, which is not sharded before training, is on the host, and its token ids are not.
+    _sharded(
+        {
+            "precompute_ref_log_probs": True,
+            "tuning": other_than(Tuning.FULL),
+            "distributed_type": DistributedType.FSDP,
+        },
+        "Set it to false: such trials of trl's trainers fail in torch, in a sweep too.",
+    ),
     _sharded({"recipe": Recipe.REWARD, "distributed_type": DistributedType.FSDP, "fsdp_version": anything}),
     _sharded({"dtype": _NOT_BFLOAT16}),
     _sharded({"bf16": False}),

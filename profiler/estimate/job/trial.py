@@ -11,6 +11,7 @@ from profiler.config.options.reading import show
 from profiler.config.trials.key_values import NO_MEANING, OTHER_TRAINER
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl_releases.facts import RELEASES, spans_text
+from profiler.constraints.commands import SHARDED
 from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu
@@ -217,11 +218,16 @@ def _candidate(
 
 
 def with_form(spec: TrialSpec, architecture_of: ArchitectureOf) -> TrialSpec | None:
-    """Return the trial if it has a closed form, with fused log-probabilities if only these have one; else None."""
+    """Return the trial if it has a closed form, with fused log-probabilities if only these have one; else None.
+
+    Logits of pairs that other programs make are not fused: sharding is left out before they are.
+    """
     architecture = architecture_of(spec.model)
     if has_form(spec, architecture):
         return spec
     fused = replace(spec, logprobs=Logprobs.FUSED)
+    if spec.logprobs.pair_loss is not None and spec.distributed_type in SHARDED:
+        return None
     return fused if not spec.logprobs.has_fused_head and has_form(fused, architecture) else None
 
 

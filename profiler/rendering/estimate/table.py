@@ -264,7 +264,10 @@ def gathered_text(explained: ExplainedEstimate) -> str:
         return ""
     part, whole = gib_text(share.size_bytes), gib_text(peak.peak_allocated_bytes)
     text = f"Most of the peak, in {peak.phase}, is gathered: {part} of {whole} ({share.short_form})."
-    why = _HINTS.get((sharding, peak.phase), "")
+    has_why = peak.phase is not Phase.SCORE or explained.spec.keeps_reference_model
+    why = _HINTS.get((sharding, peak.phase), "") if has_why else ""
+    if not explained.spec.recipe.facts.has_rollout:
+        why = why.replace("beta=0", "precompute_ref_log_probs=true")
     return f"{text} {why}".strip()
 
 

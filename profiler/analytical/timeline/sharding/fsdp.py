@@ -37,7 +37,7 @@ from profiler.analytical.formulas.sizes.quantities import (
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state, state_text
 from profiler.analytical.timeline.instants import Instant, InstantName, workspace_in_step
 from profiler.analytical.timeline.sharding.gathered import UnitSharding
-from profiler.analytical.timeline.sharding.sharding import Units
+from profiler.analytical.timeline.sharding.sharding import Units, is_before_training
 from profiler.domain.memory import Category, Phase
 from profiler.domain.text import count_text
 
@@ -202,6 +202,19 @@ class Fsdp(UnitSharding):
             Category.OPTIMIZER_STATE: self._states.only_if(has_states),
         }
 
+    def shared(self, alone: Instant) -> Instant:
+        """Return an instant of one GPU alone with what sharding changes.
+
+        Before training the policy is on the host, and a reference scores that is freed then, gathered as one unit.
+        """
+        if not is_before_training(alone):
+            return super().shared(alone)
+        shards = self._sharded(self._parameters, element_bytes(self.spec).weight, "x")
+        gathered = Term(2 * BFLOAT16_BYTES * self._parameters, lambda: "the gathered reference, twice")
+        return alone.with_terms(
+            {Category.WEIGHTS: NOTHING, Category.REFERENCE: shards, Category.COMMUNICATION: gathered}
+        )
+
     def as_alone(self, alone: Instant) -> Terms:
         """Return the scratch of the optimizer's step, which updates shards."""
         if alone.name is not InstantName.STEP:
@@ -249,6 +262,8 @@ class Fsdp(UnitSharding):
 
     def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:
         """Return the instants at which units are copied out, an inner layer's backward, and the end of the first's."""
+        if is_before_training(alone):
+            return ()
         if alone.name is InstantName.BACKWARD_FIRST_LAYER:
             shared = self.shared(alone)
             there: Terms = {name: term for name, term in shared.terms.items() if name is not Category.ACTIVATIONS}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from profiler.analytical.formulas.models.parameters import layer_parameter_count, layer_tensors
 from profiler.analytical.formulas.models.tensor_groups import count_of
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, all_logits
+from profiler.analytical.formulas.models.weights import keeps_reference_model
 from profiler.analytical.formulas.sizes.quantities import (
     NOTHING,
     Count,
@@ -181,7 +182,7 @@ class UnitSharding(TrialSharding):
 
     @property
     def _has_reference(self) -> Flag:
-        return self.spec.beta != 0.0 if self._trains_everything else False
+        return keeps_reference_model(self.spec)
 
     @cached_property
     def _adapters(self) -> Count:

@@ -219,6 +219,11 @@ def managed_states(optim: Optimizer, tensors: Sequence[TensorGroup]) -> Term:
     return Term(size, lambda: "paged states, where the card has no room")
 
 
+def is_before_training(alone: Instant) -> bool:
+    """Return whether a reference scores before training, which alone has no optimizer yet."""
+    return alone.phase is Phase.SCORE and Category.OPTIMIZER_STATE not in alone.terms
+
+
 @dataclass(frozen=True)
 class TrialSharding(Sharding):
     """How the GPUs of a trial share its model."""

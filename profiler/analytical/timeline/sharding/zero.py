@@ -38,7 +38,7 @@ from profiler.analytical.formulas.sizes.quantities import (
 )
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state
 from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.analytical.timeline.sharding.sharding import TrialSharding
+from profiler.analytical.timeline.sharding.sharding import TrialSharding, is_before_training
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES, Buckets
 from profiler.domain.memory import Category, Phase
 from profiler.domain.text import count_text
@@ -100,6 +100,7 @@ class Zero(TrialSharding):
             accumulates=self.spec.gradient_accumulation_steps > 1,
             all_bytes=all_gradients(self.spec, self.architecture).size,
             kept_bytes=self.kept_gradient_bytes,
+            scores_in_step=not self.spec.recipe.facts.has_rollout,
         )
 
     @cached_property
@@ -142,10 +143,7 @@ class Zero(TrialSharding):
 
     @cached_property
     def _offload_buffer_bytes(self) -> Count:
-        """The tensor through which stages 1 and 2 offload a gradient: as large as the largest.
-
-        Source: `temp_grad_buffer_for_gpu_offload` of `DeepSpeedZeroOptimizer`.
-        """
+        """The tensor for the largest gradient that stages 1 and 2 offload (`temp_grad_buffer_for_gpu_offload`)."""
         if self._stage not in (1, 2) or not self.is_offloaded or not self._trains_everything:
             return 0
         return BFLOAT16_BYTES * self._largest_tensor
@@ -198,10 +196,11 @@ class Zero(TrialSharding):
 
     @cached_property
     def states(self) -> Term:
-        """Master weights and optimizer states of this GPU; 0 where the host has them."""
+        """Master weights and optimizer states of this GPU, of its part in a row; 0 where the host has them."""
         size: Count = 0
         if not self.is_offloaded:
-            size = self.master_bytes + optimizer_state(self.spec.optim, _flat(self.own), FLOAT32_BYTES).size
+            flat = (TensorGroup(shape=(self.own,), copies=1),)
+            size = self.master_bytes + optimizer_state(self.spec.optim, flat, FLOAT32_BYTES).size
         of_gpus = self._of_gpus if self._stage else ""
         return Term(size, lambda: f"master weights and states of {count_text(self.trained)}{of_gpus}")
 
@@ -252,11 +251,13 @@ class Zero(TrialSharding):
             found[Category.REFERENCE] = Term(whole // self.spec.num_processes, words)
         return found
 
+    def shared(self, alone: Instant) -> Instant:
+        """Return an instant as sharding changes it; a reference before training has the model alone, as on one GPU."""
+        return alone if is_before_training(alone) else super().shared(alone)
+
     def as_alone(self, alone: Instant) -> Terms:
         """Return the workspace without the scratch of the step, which is with gradients."""
-        if alone.name is not InstantName.STEP:
-            return {}
-        return {Category.WORKSPACE: self.workspace}
+        return {Category.WORKSPACE: self.workspace} if alone.name is InstantName.STEP else {}
 
     def reduced(self, alone: Instant) -> Term:
         """Return gradients: whole up to stage 1, and from stage 2 on this GPU's part."""
@@ -281,6 +282,9 @@ class Zero(TrialSharding):
             return self._gathered_for_rollout(alone)
         before_head = alone.phase is Phase.SCORE or alone.name is InstantName.FORWARD_LAYER
         size = self._gathered_in_a_pass(at_head=alone.name in _AT_HEAD, before_head=before_head)
+        if alone.phase is Phase.SCORE and not self.spec.recipe.facts.has_rollout:
+            # What the policy has gathered ahead for its backward waits while the reference runs.
+            size = size + where(self._knows_order(), BFLOAT16_BYTES * smaller(self.whole, MOST_LIVE), 0)
         return Term(size, lambda: ", gathered layers")
 
     def _gathered_for_rollout(self, alone: Instant) -> Term:
@@ -393,8 +397,3 @@ class Zero(TrialSharding):
 
 def _only(terms: Terms, there: Collection[Category]) -> Terms:
     return {category: term for category, term in terms.items() if category in there}
-
-
-def _flat(count: Count) -> tuple[TensorGroup, ...]:
-    """Return the one tensor that the optimizer updates: this GPU's part of all parameters in a row."""
-    return (TensorGroup(shape=(count,), copies=1),)

@@ -61,6 +61,8 @@ class Buckets:
     """Bytes of all gradients on a GPU that trains alone."""
     kept_bytes: Count
     """Bytes of the gradients that this GPU keeps of a reduction."""
+    scores_in_step: bool
+    """Whether scores are between a forward and its backward."""
 
     @property
     def is_tied(self) -> Flag:
@@ -120,7 +122,7 @@ class Buckets:
             return smaller(self.all_bytes, BUCKET_BYTES) if name is InstantName.BACKWARD_END else 0
         if self.stage == 3 or name in _FROM_THE_LAYERS:
             return BUCKET_BYTES + self._copied(name)
-        in_pass = alone.phase in (Phase.FORWARD, Phase.BACKWARD)
+        in_pass = alone.phase in (Phase.FORWARD, Phase.BACKWARD) or (self.scores_in_step and alone.phase is Phase.SCORE)
         return where(self.accumulates, BUCKET_BYTES, 0) if self.stage == 1 and in_pass else 0
 
     def _copied(self, name: InstantName) -> Count:
