@@ -32,6 +32,7 @@ from profiler.domain.trials.trial import (
     DistributedType,
     Dtype,
     Logprobs,
+    OffloadDevice,
     Tuning,
     VllmMode,
 )
@@ -296,6 +297,7 @@ CLOSED_FORM = (
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
     _sharded({"logprobs": other_than(Logprobs.FUSED), "recipe": one_of(Recipe.DPO, Recipe.KTO)}),
+    _sharded({"offload_optimizer_device": OffloadDevice.CPU, "recipe": one_of(Recipe.DPO, Recipe.KTO)}),
     # Other orders of modules than DeepSpeed has recorded, after which it no longer gives weights back as before.
     _sharded({"recipe": Recipe.KTO, "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"recipe": Recipe.DPO, "tuning": other_than(Tuning.FULL), "zero_stage": ZERO_OF_WEIGHTS}),

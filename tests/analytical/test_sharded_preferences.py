@@ -144,6 +144,7 @@ EMULATED: list[tuple[str, dict[str, Any], int, float]] = [
     ("fsdp", KTO, 5_913_065_472, -0.0063),
     ("fsdp", {**KTO, **LORA}, 1_226_371_584, -0.0049),
     ("fsdp", {**KTO, **BEFORE}, 4_753_189_888, -0.0111),
+    ("zero3", {"offload_param_device": "cpu"}, 6_765_178_368, -0.0109),
     # Emulated after the formula was written, and nothing was changed after them.
     ("zero1", {"model": "llama-3.2-1b", "gradient_accumulation_steps": 4}, 17_742_566_400, -0.0004),
     ("zero2", {**LORA, "gradient_checkpointing": False, "max_length": 1024}, 8_023_202_304, -0.0004),
@@ -196,6 +197,7 @@ def test_the_estimate_is_near_the_emulation(sharing, keys, allocated, error):
         ("fsdp", "precompute_ref_log_probs", {**BEFORE, **LORA}),
         ("fsdp", "precompute_ref_log_probs", {**BEFORE, **LORA, **KTO}),
         ("zero2", "logprobs", {"logprobs": "pairs_of_rows"}),
+        ("zero2", "offload_optimizer_device", {"offload_optimizer_device": "cpu"}),
         ("fsdp", "logprobs", {"logprobs": "pairs_of_completions", **KTO}),
     ],
 )

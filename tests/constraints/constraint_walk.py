@@ -161,6 +161,7 @@ RARE: Sequence[Values] = (
     {"recipe": "dpo", "max_length": 256},
     {"recipe": "dpo", "precompute_ref_log_probs": True, **_FSDP},
     {"recipe": "dpo", "precompute_ref_log_probs": True, "tuning": "lora", **_FSDP},
+    {"recipe": "dpo", "offload_optimizer_device": "cpu", "zero_stage": 2, **_DEEPSPEED},
     {"recipe": "kto", "per_device_train_batch_size": 1},
     {"recipe": "kto", "beta": 0.0},
     {"recipe": "reward", "use_liger_kernel": True},
