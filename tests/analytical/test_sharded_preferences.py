@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trial_strategies import assert_a_table_has_each_estimate
 
 from profiler.analytical.estimate import estimate, has_form
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.formulas.sizes.quantities import LONGEST
-from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
@@ -241,12 +241,7 @@ def _jobs(draw: st.DrawFn) -> TrialSpec:
 @settings(max_examples=30)
 @given(st.lists(_jobs(), min_size=1, max_size=4))
 def test_arrays_agree_with_single_estimates(specs):
-    architectures = {spec.model: _architecture(spec.model) for spec in specs}
-    table = estimate_specs(specs, architectures)
-    for row, spec in enumerate(specs):
-        one = estimate(spec, architectures[spec.model])
-        assert int(table.peak_allocated_bytes[row]) == one.peak_allocated_bytes
-        assert int(table.peak_reserved_bytes[row]) == one.peak_reserved_bytes
+    assert_a_table_has_each_estimate(specs, with_grpo=False)
 
 
 @settings(max_examples=30)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trial_strategies import assert_a_table_has_each_estimate
 
 from profiler.analytical.estimate import estimate, has_form, phase_instants
 from profiler.analytical.explanation.explained import explain
@@ -14,7 +15,6 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     other_inputs_saved_bytes,
 )
 from profiler.analytical.formulas.sizes.quantities import LONGEST
-from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import host_instants, trial_instants
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
@@ -272,10 +272,7 @@ def test_a_higher_stage_keeps_less_between_steps(spec):
 @settings(max_examples=8)
 @given(st.lists(_jobs(), min_size=1, max_size=4))
 def test_arrays_agree_with_single_estimates(specs):
-    architectures = {spec.model: _architecture(spec.model) for spec in specs}
-    table = estimate_specs(specs, architectures)
-    for row, spec in enumerate(specs):
-        assert int(table.peak_allocated_bytes[row]) == estimate(spec, architectures[spec.model]).peak_allocated_bytes
+    assert_a_table_has_each_estimate(specs, with_grpo=False)
 
 
 @settings(max_examples=8)

@@ -1,5 +1,7 @@
 """Strategies of trials, for properties that hold for all of them."""
 
+from functools import cache
+
 from hypothesis import strategies as st
 
 from profiler.analytical import estimate
@@ -26,6 +28,7 @@ COUNTED_OPTIMIZERS = [each for each in Optimizer if "rmsprop" not in each]
 ADAPTED = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR,)}
 
 
+@cache
 def architecture(name):
     return read_architecture(BUILTIN_MODELS[name].config, model=name)
 
