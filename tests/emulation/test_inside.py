@@ -205,6 +205,28 @@ def test_a_process_that_trains_ends_after_its_steps(tmp_path, program, given, st
     assert (note.read_text() if note.exists() else "") == noted
 
 
+GROUP = """
+import atexit, sitecustomize, torch
+from torch import distributed
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+atexit.register(lambda: print("in a group:", distributed.is_initialized()))
+sitecustomize.follow_phases(lambda phase: None)
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(2):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_process_that_ends_after_its_steps_leaves_its_group(tmp_path):
+    """Threads of a group of NCCL abort a process that exits before them, one time in three."""
+    variables = {"EMULATED_PROFILER": str(STARTUP_FOLDER.parents[1]), "PYTHONPATH": str(STARTUP_FOLDER)}
+    variables |= {"EMULATED_STEPS": "1", "EMULATED_PROCESSES": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", GROUP], env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "in a group: False\n"), done.stderr
+
+
 def test_deepspeeds_adam_needs_no_compiler():
     """It is called with an overflow buffer, lists of tensors and numbers, and returns nothing."""
 

@@ -4,6 +4,7 @@ The environment need not have the profiler installed. An emulated process gets i
 ours find this file without PYTHONPATH, which a script may replace (`installing.py`).
 """
 
+import atexit
 import enum
 import importlib.abc
 import importlib.machinery
@@ -65,8 +66,17 @@ def follow_phases(enter: Callable[[Any], None]) -> None:
     def step_done(step: int) -> None:
         if step == steps and threading.current_thread() is threading.main_thread():
             note_setting(os.environ[PROCESSES_VARIABLE], "steps", steps)
+            atexit.register(leave_process_group)
 
     follow(enter, note_content if os.environ.get(CONTENTS_VARIABLE) else None, steps=steps, step_done=step_done)
+
+
+def leave_process_group() -> None:
+    """Leave torch's process group, as the end of a script does: its threads abort a process that exits before them."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 _WORKER_OF_RAY = "default_worker.py"
