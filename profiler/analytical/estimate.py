@@ -21,7 +21,6 @@ from profiler.analytical.replayed.trial import has_replay, replayed_counters
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant, read_of_card
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.constraints.commands import SHARDED
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import fault_of_closed_form
 from profiler.domain.architectures.architecture import Architecture
@@ -34,7 +33,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.runs.readings import CategoryShare
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import ALL_LINEAR, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, SHARDED, TrialSpec, Tuning
 
 
 def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:

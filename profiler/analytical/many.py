@@ -47,6 +47,7 @@ _ONE_VALUE = (
     "use_liger_kernel",
     "critic",
     "precompute_ref_log_probs",
+    "ref_adapter",
     "bnb_4bit_use_double_quant",
     "lora_target_modules",
     "use_vllm",

@@ -26,6 +26,7 @@ from profiler.domain.machines.extras import simulation_hint
 from profiler.domain.trials.optimizers import Optimizer, State
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
+    SHARDED,
     ZERO_OF_WEIGHTS,
     Attention,
     Backend,
@@ -160,9 +161,6 @@ SWEEPS = (
 
 
 _closed_form = partial(Constraint, Where.CLOSED_FORM)
-
-SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
-"""Ways to train in which GPUs have parts of the model."""
 
 _UNKNOWN_LOGPROBS = other_than(Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
 _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.IN_TYPE)))
@@ -312,6 +310,7 @@ CLOSED_FORM = (
         "Set it to false: such trials of trl's trainers fail in torch, in a sweep too.",
     ),
     _sharded({"recipe": Recipe.REWARD, "distributed_type": DistributedType.FSDP, "fsdp_version": anything}),
+    _sharded({"ref_adapter": True}),
     _sharded({"dtype": _NOT_BFLOAT16}),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),

@@ -1,6 +1,7 @@
 """Phases of trials with adapters, as the simulation has them, and the tensors behind them by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,8 @@ LORA = TrialSpec(
     steps=2,
 )
 QLORA = replace(LORA, tuning=Tuning.QLORA)
+COMPARED: dict[str, Any] = {"beta": 0.04, "steps_per_generation": 2}
+"""Only the reference scores: without adapters, or with a copy of them."""
 
 SIMULATED = [
     (LORA, (835.13, 362.7, 379.31, 570.96)),
@@ -60,6 +63,9 @@ SIMULATED = [
     (replace(QLORA, dtype=Dtype.FLOAT16), (589.17, 369.56, 403.17, 597.67)),
     (replace(QLORA, dtype=Dtype.FLOAT32), (2332.38, 409.34, 442.95, 636.2)),
     (replace(QLORA, lora_target_modules=("q_proj", "v_proj")), (485.53, 233.41, 250.02, 382.24)),
+    (replace(LORA, **COMPARED), (620.31, 313.17, 379.24, 570.02)),
+    (replace(LORA, **COMPARED, ref_adapter=True), (624.94, 362.48, 383.87, 574.64)),
+    (replace(QLORA, **COMPARED, ref_adapter=True), (421.79, 270.34, 287.23, 402.97)),
 ]
 """Peaks in MiB of rollout, scores, forward and backward in the simulation, with peft 0.21 and bitsandbytes 0.50."""
 

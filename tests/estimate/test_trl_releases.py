@@ -323,5 +323,10 @@ def test_adapters_of_a_wrapped_model_are_copied_as_reference(tmp_path, kind, sta
     )
     for text, may_be in ((as_stated, is_copied), (by_trainer, False)):
         path.write_text(text)
-        said = answer([f"config={path}", "gpu=h100-80gb", f"trl={release}"])
-        assert ("a frozen copy of the adapters as reference" in " ".join(said.split())) is may_be, said
+        asked = [f"config={path}", "gpu=h100-80gb", f"trl={release}"]
+        assert _found(*asked)["trial"]["ref_adapter"] is may_be
+        said = " ".join(answer(asked).split())
+        assert ("ref_adapter=true (a frozen copy of the adapters as reference" in said) is may_be, said
+        assert "copied adapters" not in " ".join(answer([*asked, "ref_adapter=false"]).split())
+        shards = " ".join(answer([*asked, "num_processes=2", "distributed_type=deepspeed", "zero_stage=2"]).split())
+        assert ("Not counted: a frozen copy of the adapters as reference" in shards) is may_be, shards

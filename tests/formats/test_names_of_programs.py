@@ -27,6 +27,7 @@ ARGUMENTS = json.loads((HERE / "arguments.json").read_text())
 QWEN = "Qwen/Qwen2.5-0.5B-Instruct"
 ROWS = {"max_completion_length": 64}
 ADAPTER = {"adapter": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_linear": True}
+ZERO_2 = {"deepspeed": "deepspeed_configs/zero2.json"}
 LEAST = {
     "llama_factory": {"model_name_or_path": QWEN, "stage": "sft", "do_train": True, "template": "qwen", "bf16": True},
     "ms_swift": {"model": QWEN, "train_type": "lora", "max_length": 1024},
@@ -498,8 +499,7 @@ def test_float32_adapters_over_4_bit_weights_are_named(tmp_path, name, bits):
         ("axolotl", {}, "kernels of LoRA save (the figure may be too high)"),
         ("axolotl full", {}, "embeddings and norms in float32 (the figure may be too low)"),
         ("axolotl", {"gradient_checkpointing": True}, "gradient_checkpointing_kwargs={use_reentrant:true}"),
-        ("axolotl grpo", {**ADAPTER, "trl": {"beta": 0.1, **ROWS}}, "copy of the adapters as reference"),
-        ("axolotl grpo", {**ADAPTER, "rl_beta": 0.1}, "copy of the adapters as reference"),
+        ("axolotl grpo", {**ADAPTER, "rl_beta": 0.1, **ZERO_2}, "copy of the adapters as reference"),
         ("llama_factory", {}, "gradient_checkpointing_kwargs={use_reentrant:true}"),
         ("ms_swift", {}, "makes no logits of prompts (the figure may be too high)"),
     ],
@@ -508,11 +508,26 @@ def test_what_is_not_counted_is_named(tmp_path, name, changed, note):
     assert note in _said(tmp_path, name, **changed).notes
 
 
-@pytest.mark.parametrize("changed", [ADAPTER, {"rl_beta": 0.1}])
-def test_axolotl_copies_adapters_for_a_reference_only(tmp_path, changed):
+@pytest.mark.parametrize(
+    ("changed", "is_copied"),
+    [
+        (ADAPTER, False),
+        ({"rl_beta": 0.1}, False),
+        ({**ADAPTER, "rl_beta": 0.1}, True),
+        ({**ADAPTER, "trl": {"beta": 0.1, **ROWS}}, True),
+        ({**ADAPTER, "rl_beta": 0.1, **ZERO_2}, False),
+    ],
+)
+def test_axolotl_copies_adapters_for_a_reference_only(tmp_path, changed, is_copied):
     said_of_it = _said(tmp_path, "axolotl grpo", **changed)
     assert said_of_it.trial is not None
-    assert "copy of the adapters" not in said_of_it.notes
+    assert said_of_it.trial["ref_adapter"] is is_copied
+
+
+def test_a_copy_that_is_sharded_is_named_for_a_reference_only(tmp_path):
+    for beta, is_named in ((0.1, True), (0.0, False)):
+        found = _said(tmp_path, "axolotl grpo", **ADAPTER, rl_beta=beta, **ZERO_2)
+        assert ("copy of the adapters as reference" in found.notes) is is_named
 
 
 @pytest.mark.parametrize(

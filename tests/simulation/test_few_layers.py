@@ -126,6 +126,7 @@ CASES: list[dict[str, Any]] = [
     LORA_KEYS,
     QLORA_KEYS | {"optim": Optimizer.PAGED_ADAMW_8BIT, "lengths": Lengths.FORCED},
     LORA_KEYS | {"beta": 0.04, "gradient_checkpointing": False, "logprobs": Logprobs.FULL},
+    LORA_KEYS | {"beta": 0.04, "ref_adapter": True},
     LORA_KEYS | {"rollout": Rollout.SYNTHETIC, "lora_target_modules": ("q_proj", "embed_tokens"), "lora_dropout": 0.1},
     LORA_KEYS | {"logprobs": Logprobs.SLICED, "activation_offloading": True, "torch_empty_cache_steps": 2},
     {"logprobs": Logprobs.MINIBATCH, "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 200},
@@ -138,6 +139,7 @@ CASES: list[dict[str, Any]] = [
     OF_PAIRS,
     OF_PAIRS | LORA_KEYS | {"gradient_checkpointing": False, "lengths": Lengths.FORCED},
     OF_PAIRS | QLORA_KEYS | {"config": LLAMA | DEEP_ENOUGH, "steps": 6},
+    OF_PAIRS | QLORA_KEYS | {"ref_adapter": True, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 3},
     OF_PAIRS | {"precompute_ref_log_probs": True, "precompute_ref_batch_size": 3, "optim": Optimizer.ADAMW_8BIT},
     OF_PAIRS | {"recipe": Recipe.KTO, "per_device_train_batch_size": 2, "gradient_checkpointing": False},
     OF_SCORES,
@@ -195,10 +197,10 @@ ANY_VALUE = """
     backend gpu alloc_conf seed model tuning lora_rank lora_alpha lora_target_modules lora_dropout
     bnb_4bit_use_double_quant optim num_generations max_prompt_length max_completion_length lengths steps
     per_device_train_batch_size gradient_accumulation_steps steps_per_generation gradient_checkpointing beta
-    attn_implementation dtype bf16 fp16 rollout max_length precompute_ref_log_probs precompute_ref_batch_size
-    weight_decay activation_offloading torch_empty_cache_steps use_dynamic_bsz ppo_max_token_len_per_gpu
-    per_device_eval_batch_size use_vllm vllm_mode vllm_gpu_memory_utilization vllm_enable_sleep_mode
-    vllm_max_model_length vllm_tensor_parallel_size vllm_model_impl
+    attn_implementation dtype bf16 fp16 rollout max_length precompute_ref_log_probs ref_adapter
+    precompute_ref_batch_size weight_decay activation_offloading torch_empty_cache_steps use_dynamic_bsz
+    ppo_max_token_len_per_gpu per_device_eval_batch_size use_vllm vllm_mode vllm_gpu_memory_utilization
+    vllm_enable_sleep_mode vllm_max_model_length vllm_tensor_parallel_size vllm_model_impl
 """
 WITHOUT_EFFECT = """
     min_pixels max_pixels fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing
@@ -358,9 +360,9 @@ def test_a_model_that_draws_numbers_on_the_host_is_not_proven(monkeypatch: pytes
     """The order of its rows would depend on its depth."""
     adapted = simulated.with_adapters
 
-    def drawing(model: Any, adapters: Any) -> Any:
+    def drawing(model: Any, adapters: Any, **others: Any) -> Any:
         torch.rand(1)
-        return adapted(model, adapters)
+        return adapted(model, adapters, **others)
 
     monkeypatch.setattr(simulated, "with_adapters", drawing)
     assert equal_layers(small_spec(), TINY) is None

@@ -50,6 +50,13 @@ def test_lora_keeps_float32_adapters_and_their_states() -> None:
     assert left[Category.ADAPTERS] == adapters
     assert left[Category.OPTIMIZER_STATE] == 2 * adapters + tensors * 512
     assert Category.REFERENCE not in left  # the adapter is switched off instead
+    copied = simulate(tuning=Tuning.LORA, beta=0.04, ref_adapter=True, **LORA).left_at_the_end()
+    assert copied == left | {Category.REFERENCE: adapters}
+
+
+def test_the_copy_of_adapters_over_4_bit_weights_stays_float32() -> None:
+    left = simulate(tuning=Tuning.QLORA, beta=0.04, ref_adapter=True, **LORA).left_at_the_end()
+    assert left[Category.REFERENCE] == 2 * left[Category.ADAPTERS]
 
 
 def test_8_bit_states_are_32_bit_for_the_embedding_and_for_small_tensors() -> None:

@@ -83,10 +83,13 @@ def load(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> Non
     requests.pass_through("head", [head, NO_BLOCKS])
     made, element = blocks(adapters(spec, architecture).size), element_bytes(spec).adapter
     requests.set("wide adapters", {size // element * FLOAT32_BYTES: count for size, count in made.items()})
+    kept = blocks(reference(spec, architecture).size)
+    if spec.ref_adapter:
+        requests.set("copied adapters", kept)
     if element < FLOAT32_BYTES:
         requests.set("adapters", made)
         requests.drop("wide adapters")
-    if kept := blocks(reference(spec, architecture).size):
+    if kept and not spec.ref_adapter:
         _load_model(requests, "reference", spec, architecture, kept)
         requests.pass_through("head", [head, NO_BLOCKS])
 

@@ -129,7 +129,7 @@ class _Trial:
         if spec.recipe.facts.has_reference_pass and spec.precompute_ref_log_probs:
             requests.set("workspace of forward", self._workspace)
             for _ in range(_MOST_MICRO_BATCHES):
-                self._score(precomputed_batch(spec), adapted=False)
+                self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
         requests.empty_cache()
         requests.set("workspace of forward", self._workspace)
@@ -164,7 +164,7 @@ class _Trial:
         if spec.logprobs is Logprobs.SLICED:
             rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
         for each in rows if spec.beta or is_old else ():
-            self._score(each, adapted=is_old)
+            self._score(each, adapted=is_old or spec.ref_adapter)
 
     def _train_on_rows(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
         """Run a micro-batch of a data set; within the loss the reference runs, next to what the policy keeps.
@@ -182,14 +182,14 @@ class _Trial:
         if facts.has_reference_pass and not spec.precompute_ref_log_probs:
             for ends in (False, True) if facts.has_shifted_rows else (True,):
                 holds = pairs is not None and (pairs.by_kernel if ends else pairs.at_once)
-                self._score(batch, adapted=False, holds=holds)
+                self._score(batch, adapted=spec.ref_adapter, holds=holds)
         self._head.end_loss(batch)
         if empties:
             self._requests.empty_cache()
         self._backward(batch, "rows", is_first=is_first)
 
     def _score(self, batch: Batch, *, adapted: bool, holds: bool = False) -> None:
-        """Compute log-probabilities of the policy, or with `adapted=False` of the reference; see `forward_alone`."""
+        """Compute log-probabilities of the policy, or without adapters of the reference; see `forward_alone`."""
         requests, spec, architecture = self._requests, self._spec, self._architecture
         # The weights of a separate reference of trl require gradients, so autocast keeps their copies.
         keeps = adapted or (self._trains_all and spec.logprobs.pair_loss is None)

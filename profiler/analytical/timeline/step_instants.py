@@ -246,16 +246,15 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Term
     happens = either(spec.beta != 0.0, old_policy)
     if happens is False:
         return ()
-    # A reference model's weights require gradients, though it is never trained: autocast keeps their copies too.
-    keeps_casts = either(old_policy, trains_everything(spec))
     gradients: Terms = {Category.GRADIENTS: unfinished_gradients(spec, architecture)}
     return scored_without_gradient(
         spec,
         architecture,
         added(persistent, gradients),
         generated_micro_batch(spec),
-        adapted=old_policy,
-        keeps_casts=keeps_casts,
+        adapted=either(old_policy, spec.ref_adapter),
+        # A reference model's weights require gradients, though it is never trained.
+        keeps_casts=trains_everything(spec),
         happens=happens,
     )
 
@@ -278,13 +277,13 @@ def scored_without_gradient(
         persistent: The memory that is present throughout.
         batch: The micro-batch.
         adapted: Whether adapters are used.
-        keeps_casts: Whether autocast keeps its copies of the weights.
+        keeps_casts: Whether autocast keeps its copies of the weights, as it does of adapters.
         happens: Whether there are such instants.
     """
     alone = batch.rows == 1
     if spec.logprobs is Logprobs.SLICED:
         batch, alone = one_row(batch), True
-    casts = where(keeps_casts, autocast_scoring_bytes(spec, architecture), 0)
+    casts = where(either(adapted, keeps_casts), autocast_scoring_bytes(spec, architecture), 0)
     persistent = added(persistent, {Category.ACTIVATIONS: Term(casts)})
 
     def layer(rows: Batch) -> Terms:

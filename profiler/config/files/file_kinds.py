@@ -136,8 +136,7 @@ def assumed_note(key: str, why: str) -> Note | None:
 
 def assumed_value(name: str) -> object:
     """Return the value of an open key of a trial."""
-    declared = key_named(name)
-    return _DEFAULTS.get(name, declared.default if declared.given_default is None else declared.given_default)
+    return _DEFAULTS.get(name, key_named(name).assumed)
 
 
 LENGTHS = key_named("max_length").trl_names

@@ -198,8 +198,10 @@ def _reference(given: Mapping[str, Any]) -> dict[str, Any]:
     is_of_data = recipe.facts.has_reference_pass and not recipe.facts.has_rollout
     default = defaults_of(recipe, NEWEST)["beta"] if is_of_data else 0.0
     rows = given["precompute_ref_batch_size"] or given["per_device_train_batch_size"]
+    beta = default if given["beta"] is None else given["beta"]
     return {
-        "beta": default if given["beta"] is None else given["beta"],
+        "beta": beta,
+        "ref_adapter": given["ref_adapter"] and beta != 0.0 and given["tuning"] is not Tuning.FULL,
         "precompute_ref_batch_size": rows if given["precompute_ref_log_probs"] else None,
     }
 

@@ -187,7 +187,7 @@ def _decided(readings: Mapping[str, TrlReading], recipe: Recipe) -> Iterator[Not
 
 def _as_text(key: str, value: Any) -> str:  # noqa: ANN401  of any key
     if value is None:
-        return _WHERE_OPEN.get(key) or show(key_named(key).default or key_named(key).given_default)
+        return _WHERE_OPEN.get(key) or show(key_named(key).assumed)
     return show(value)
 
 

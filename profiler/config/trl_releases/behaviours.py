@@ -12,7 +12,6 @@ from profiler.config.trl_releases.facts import (
     COPIED_ADAPTERS,
     FIRST_CARD,
     IS_LOADED,
-    IS_WRAPPED,
     NEWEST,
     OLD_PART,
     RELEASES,
@@ -32,6 +31,7 @@ _UTILS = "trl/trainer/utils.py"
 
 _GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
 _ONLY_GRPO, _ONLY_RLOO, _ONLY_SFT = frozenset({_GRPO}), frozenset({_RLOO}), frozenset({_SFT})
+_PAIRED = frozenset({Recipe.DPO, Recipe.KTO})
 
 
 def _prompts(it: Described) -> object:
@@ -258,6 +258,10 @@ def _unless(is_liger: Callable[[Described], bool], logprobs: Logprobs, it: Descr
     return None if is_liger(it) else logprobs.value
 
 
+_SAVED_BY = f"{COPIED_ADAPTERS}; a trainer that gets peft_config needs none"
+_COPIES = 'v0.27.0, v0.29.0 and v1.2.0 of the trainers, model.add_adapter("ref", default_config)'
+
+
 _SHARED = f"vllm_device={FIRST_CARD} trains too"
 
 EFFECTS: tuple[Effect, ...] = (
@@ -322,6 +326,12 @@ EFFECTS: tuple[Effect, ...] = (
     _effect("use_liger_kernel", "0.25 to 0.27", _kernel_by("use_liger_loss"), "use_liger_loss sets it", _OF_LIGER_LOSS),
     _effect("use_liger_kernel", "0.14 to 0.15", _kernel_by_name, _BY_NAME, _OF_LIGER, _ONLY_SFT),
     _effect("use_liger_kernel", "0.16 to 0.17", _kernel_by("use_liger"), "use_liger sets it", _OF_LIGER, _ONLY_SFT),
+    _effect(
+        "ref_adapter", f"0.27 to {NEWEST}", lambda it: it.copies_adapters or None, _SAVED_BY, _COPIES, GENERATING
+    ),
+    _effect(
+        "ref_adapter", f"1.15 to {NEWEST}", lambda it: it.copies_adapters or None, _SAVED_BY, _COPIES, _PAIRED
+    ),
     *_effects_on_logprobs(),
     *_effects_on_label_loss(),
 )
@@ -344,16 +354,8 @@ def _is_qlora(it: Described) -> bool:
     return it.point.get("tuning") == Tuning.QLORA
 
 
-def _has_adapted_reference(it: Described) -> bool:
-    return it.point.get("tuning") != Tuning.FULL and bool(it.point.get("beta", 0.1))  # trl's of preferences
-
-
 def _is_whole_under_zero(it: Described) -> bool:
-    return it.job.get("zero_stage") == ZERO_OF_WEIGHTS and _has_adapted_reference(it)
-
-
-def _is_wrapped(it: Described) -> bool:
-    return it.job.get(IS_WRAPPED) is True and _has_adapted_reference(it)
+    return it.job.get("zero_stage") == ZERO_OF_WEIGHTS and it.has_adapted_reference
 
 
 def _is_dft(it: Described) -> bool:
@@ -372,7 +374,6 @@ _FLOAT32_PARTS = "embedding, norms and head of weights in 4 bits in float32 (pre
 _LIGER = "that Liger computes the loss"
 _WHOLE = "a reference model with LoRA under ZeRO-3"
 _ASKS_FIRST = "is_deepspeed_zero3_enabled; v0.19.0 asks for the adapter first"
-_COPIES = 'v0.27.0, v0.29.0 and v1.2.0 of the trainers, model.add_adapter("ref", default_config)'
 _DFT_LOGITS = "the logits of all tokens, and their gradients, with loss_type=dft"
 
 UNCOUNTED: tuple[Uncounted, ...] = (
@@ -381,8 +382,8 @@ UNCOUNTED: tuple[Uncounted, ...] = (
     _uncounted("0.14 to 0.25", _is_qlora, _FLOAT32_PARTS, f"{_SFT_TRAINER}, v0.14.0 to v0.25.1", _SFT),
     _uncounted("0.14 to 0.21", _is_qlora, "adapters in float32", f"{_TRAINER}, v0.21.0, get_peft_model", _GRPO),
     _uncounted("0.14 to 0.18", _is_whole_under_zero, _WHOLE, f"{_TRAINER}, v0.14.0 to v0.18.2, {_ASKS_FIRST}", _GRPO),
-    _uncounted(f"0.27 to {NEWEST}", _is_wrapped, COPIED_ADAPTERS, _COPIES, _GRPO, _RLOO),
-    _uncounted(f"1.15 to {NEWEST}", _is_wrapped, COPIED_ADAPTERS, _COPIES, Recipe.DPO, Recipe.KTO),
+    _uncounted(f"0.27 to {NEWEST}", lambda it: it.shards_copy, COPIED_ADAPTERS, _COPIES, _GRPO, _RLOO),
+    _uncounted(f"1.15 to {NEWEST}", lambda it: it.shards_copy, COPIED_ADAPTERS, _COPIES, Recipe.DPO, Recipe.KTO),
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted("0.23 to 1.14", _is_dft, _DFT_LOGITS, f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss", _SFT),

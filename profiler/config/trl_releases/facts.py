@@ -14,6 +14,7 @@ from typing import Self
 
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import GENERATING, Recipe
+from profiler.domain.trials.trial import SHARDED, Tuning
 
 RELEASES = (
     *(f"0.{number}" for number in range(14, 30)),
@@ -313,6 +314,30 @@ class Described:
     """Keys of trl's files."""
     job: Mapping[str, object]
     """How processes share the work (`profiler.config.trl.parts.JOB_KEYS`)."""
+
+    @property
+    def has_adapted_reference(self) -> bool:
+        """Whether a policy with adapters is compared with a reference."""
+        return self.point.get("tuning") != Tuning.FULL and bool(self.point.get("beta", 0.1))  # trl's of preferences
+
+    @property
+    def copies_adapters(self) -> bool:
+        """Whether the trainer gets adapters, of which it keeps a copy as reference in releases that do so."""
+        return self._wraps and not self._is_sharded
+
+    @property
+    def shards_copy(self) -> bool:
+        """Whether FSDP or DeepSpeed shards such a copy."""
+        return self._wraps and self._is_sharded
+
+    @property
+    def _wraps(self) -> bool:
+        return self.job.get(IS_WRAPPED) is True and self.has_adapted_reference
+
+    @property
+    def _is_sharded(self) -> bool:
+        by_file = self.job.get("zero_stage") is not None or "distributed_type" in self.job
+        return by_file or self.point.get("distributed_type") in SHARDED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,6 +150,11 @@ class Key(Declaration):
         return tuple(map(str, self.choices)) if self.choices is not None else self.values
 
     @property
+    def assumed(self) -> object:
+        """The value where nothing states the key; None where it depends on other keys."""
+        return self.default if self.given_default is None else self.given_default
+
+    @property
     def without_meaning(self) -> object:
         """Value in a specification whose recipe does not have the key: null where it can be null, else the default."""
         return None if self.null else self.default

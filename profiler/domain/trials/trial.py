@@ -313,6 +313,10 @@ class DistributedType(StrEnum):
     """What is sharded depends on `zero_stage` (DeepSpeed's ZeRO)."""
 
 
+SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
+"""Ways to train in which GPUs have parts of the model."""
+
+
 ZERO_OF_WEIGHTS = 3
 """The stage of ZeRO that also shards weights, and reward models (`prepare_deepspeed` in trl)."""
 
@@ -720,6 +724,17 @@ class TrialSpec:
             recipes=_PREFERRED,
             since="0.2.0",
             earlier=None,
+        ),
+    )
+    ref_adapter: bool = field(
+        default=False,
+        metadata=declared(
+            "whether the reference is a frozen copy of the adapters, which trl makes if peft has wrapped the model",
+            group=Group.METHOD,
+            memory=_SAME,
+            recipes=WITH_REFERENCE,
+            since="0.2.0",
+            earlier=False,
         ),
     )
     critic: bool = field(

@@ -11,7 +11,6 @@ from profiler.config.options.reading import show
 from profiler.config.trials.key_values import NO_MEANING, OTHER_TRAINER
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl_releases.facts import RELEASES, spans_text
-from profiler.constraints.commands import SHARDED
 from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu
@@ -19,7 +18,7 @@ from profiler.domain.errors import Fault, UsageError, printable
 from profiler.domain.machines.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.memory import MIB, gib_text
 from profiler.domain.trials.kernels import OtherKernels
-from profiler.domain.trials.trial import Logprobs, TrialSpec
+from profiler.domain.trials.trial import SHARDED, Logprobs, TrialSpec
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 
 KEY = "reward_models"

@@ -15,6 +15,9 @@ from profiler.domain.memory import Category
 from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder, plain_path
 
+OF_COPY = ".ref.weight"
+"""The end of the names of trl's frozen copy of adapters."""
+
 _OF_CRITIC = "critic: "
 """Before the names of a critic's modules and parameters."""
 
@@ -34,6 +37,8 @@ class Attribution:
         recorder.attribute(named_tensors(trainer.model), Category.WEIGHTS)
         adapters = ((name, value) for name, value in named_tensors(trainer.model) if "lora_" in name)
         recorder.attribute(adapters, Category.ADAPTERS)
+        copies = ((name, value) for name, value in named_tensors(trainer.model) if name.endswith(OF_COPY))
+        recorder.attribute(copies, Category.REFERENCE)
         if trainer.ref_model is not None:
             recorder.modules.know(trainer.ref_model, prefix="reference: ")
             recorder.attribute(named_tensors(trainer.ref_model), Category.REFERENCE)

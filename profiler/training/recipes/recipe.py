@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from datasets import Dataset
+from peft import get_peft_model
 
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import RowLengths, TrialSpec
@@ -50,14 +51,20 @@ class TrainerParts:
     def of_trainer(self) -> dict[str, Any]:
         """Return the arguments that every trainer of rows takes."""
         return {
+            **self.policy(),
             "observer": self.session,
-            "model": self.model,
             "args": self.arguments,
             "train_dataset": self.data,
             "eval_dataset": self.evaluated,
             "processing_class": self.tokenizer,
-            "peft_config": lora_config(self.spec),
         }
+
+    def policy(self) -> dict[str, Any]:
+        """Return the model and peft's configuration; or as scripts do that wrap it themselves, the model with both."""
+        adapters = lora_config(self.spec)
+        if self.spec.ref_adapter:
+            return {"model": get_peft_model(self.model, adapters), "peft_config": None}
+        return {"model": self.model, "peft_config": adapters}
 
 
 class TrainerRecipe(Protocol):

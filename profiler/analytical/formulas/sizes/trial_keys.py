@@ -83,6 +83,8 @@ class TrialKeys(Protocol):
     @property
     def precompute_ref_log_probs(self) -> bool: ...  # noqa: D102
     @property
+    def ref_adapter(self) -> bool: ...  # noqa: D102
+    @property
     def precompute_ref_batch_size(self) -> Count | None: ...  # noqa: D102
     @property
     def lora_rank(self) -> Count | None: ...  # noqa: D102
@@ -267,16 +269,14 @@ def itemised_keys(spec: TrialKeys) -> TrialKeys:
 
 
 class _WithKeys:
-    """A trial with other values of some keys."""
+    """A trial with other values of some keys. It keeps what is asked of it: an estimate asks thousands of times."""
 
     def __init__(self, spec: TrialKeys, keys: Mapping[str, object]) -> None:
         self._spec = spec
         self.__dict__.update(keys)
 
     def __getattr__(self, name: str) -> object:
-        # An estimate asks thousands of times; a trial never changes.
-        value = self.__dict__[name] = getattr(self._spec, name)
-        return value
+        return self.__dict__.setdefault(name, getattr(self._spec, name))
 
 
 class ItemisedKeys(_WithKeys):

@@ -57,12 +57,9 @@ def dpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, 
     """
     batch, persistent = data_micro_batch(spec), _persistent(spec, architecture)
     training = training_instants(spec, architecture, persistent, batch)
-    before: tuple[Instant, ...] = ()
-    within: tuple[Instant, ...] = ()
-    if spec.precompute_ref_log_probs:
-        before = _before_training(spec, architecture)
-    else:
-        within = _within_the_loss(spec, architecture, persistent, batch)
+    precomputes = spec.precompute_ref_log_probs
+    before = _before_training(spec, architecture) if precomputes else ()
+    within = () if precomputes else _within_the_loss(spec, architecture, persistent, batch)
     return (
         *load_instants(spec, architecture),
         *before,
@@ -161,7 +158,9 @@ def _within_the_loss(
     kept[Category.ACTIVATIONS] = Term(kept[Category.ACTIVATIONS].size, lambda: "kept")
     waiting = added(kept, _labels(spec, batch), {Category.LOGITS: Term(waiting_logits(spec, architecture, batch))})
     keeps_casts = trains_everything(spec) and spec.logprobs.pair_loss is None
-    instants = scored_without_gradient(spec, architecture, waiting, batch, adapted=False, keeps_casts=keeps_casts)
+    instants = scored_without_gradient(
+        spec, architecture, waiting, batch, adapted=spec.ref_adapter, keeps_casts=keeps_casts
+    )
     return tuple(map(_with_named_logits, instants))
 
 
@@ -184,8 +183,8 @@ def precomputed_batch(spec: TrialKeys) -> Batch:
 def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of the reference before training: the models, one batch, and the workspace of forward.
 
-    The policy is the reference: in full fine-tuning as it is loaded, else without its adapter. Each three inputs have
-    their labels.
+    The policy is the reference: in full fine-tuning as it is loaded, else without its adapter, or with its copy. Each
+    three inputs have their labels.
 
     Source: `DPOTrainer._precompute_ref_logps` in trl 1.16, which `__init__` calls.
     """
@@ -198,7 +197,8 @@ def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Insta
         ),
         Category.WORKSPACE: of_one_thread(workspace(spec.gpu, block_of(spec))),
     }
-    return scored_without_gradient(spec, architecture, alone, batch, adapted=False, keeps_casts=trains_everything(spec))
+    keeps_casts = trains_everything(spec)
+    return scored_without_gradient(spec, architecture, alone, batch, adapted=spec.ref_adapter, keeps_casts=keeps_casts)
 
 
 def _saved_by_forward(spec: TrialKeys, architecture: DecoderShape, persistent: Terms, batch: Batch) -> Terms:

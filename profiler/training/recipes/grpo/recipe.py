@@ -13,7 +13,7 @@ from trl.trainer import grpo_trainer, rloo_trainer
 
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import RowLengths, TrialSpec
-from profiler.training.arguments import common_arguments, lora_config
+from profiler.training.arguments import common_arguments
 from profiler.training.data.source_data import load_rows, missing_column, prompt_lengths_of, word
 from profiler.training.models.model import reference_from_config
 from profiler.training.placement import Session
@@ -133,13 +133,12 @@ class Grpo:
                 observer=session,
                 rollout=rollout,
                 critic=Critic(spec, parts.config, session, parts.arguments) if spec.critic else None,
-                model=parts.model,
                 reward_funcs=count_words,
                 args=parts.arguments,
                 train_dataset=parts.data,
                 eval_dataset=parts.evaluated,
                 processing_class=parts.tokenizer,
-                peft_config=lora_config(spec),
+                **parts.policy(),
             )
 
 
