@@ -103,8 +103,7 @@ def equal_layers(spec: TrialSpec, model_config: Mapping[str, Any]) -> EqualLayer
     before = random_states()
     # Weights in 4 bits have the same places and shapes, and so have the modules with another attention.
     alike, meta = replace(spec, attn_implementation=Attention.EAGER), RealDevice(device=torch.device("meta"))
-    whole = random_model(alike, config, meta)
-    small = with_adapters(random_model(alike, few, meta), adapters, is_copied=spec.ref_adapter)
+    whole, small = random_model(alike, config, meta), with_adapters(random_model(alike, few, meta), adapters)
     # A model that draws numbers on the host would change the order of the rows by its depth.
     if layer_difference(whole) or layer_difference(small) or random_states() != before:
         return None

@@ -360,9 +360,9 @@ def test_a_model_that_draws_numbers_on_the_host_is_not_proven(monkeypatch: pytes
     """The order of its rows would depend on its depth."""
     adapted = simulated.with_adapters
 
-    def drawing(model: Any, adapters: Any, **others: Any) -> Any:
+    def drawing(model: Any, adapters: Any) -> Any:
         torch.rand(1)
-        return adapted(model, adapters, **others)
+        return adapted(model, adapters)
 
     monkeypatch.setattr(simulated, "with_adapters", drawing)
     assert equal_layers(small_spec(), TINY) is None

@@ -88,18 +88,12 @@ def adapter_difference(adapters: Any | None) -> str:
     return f"{different[0]} may choose layers" if different else ""
 
 
-def with_adapters(model: Any, adapters: Any | None, *, is_copied: bool = False) -> Any:
-    """Return a model on torch's meta device with adapters by peft's configuration, and trl's copy of them.
-
-    None is a model without any.
-    """
+def with_adapters(model: Any, adapters: Any | None) -> Any:
+    """Return a model on torch's meta device with adapters by peft's configuration; None: without any."""
     if adapters is None:
         return model
     with torch.device("meta"):
-        adapted = get_peft_model(model, adapters)
-        if is_copied:
-            adapted.add_adapter("ref", adapters)
-        return adapted
+        return get_peft_model(model, adapters)
 
 
 def layer_difference(model: Any) -> str:
