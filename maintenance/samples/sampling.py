@@ -72,6 +72,7 @@ FIXED: Mapping[str, object] = {
     "cp_size": None,
     "torch_empty_cache_steps": None,
     "activation_offloading": False,
+    "ref_adapter": False,
     "critic": False,
     "use_dynamic_bsz": False,
     "ppo_max_token_len_per_gpu": None,

@@ -162,6 +162,10 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
     )
 
 
+MOST_REPLAYED = 64
+"""Trials that are estimated one by one, with replays; more are estimated with arrays, and have a bound of reserved."""
+
+
 def estimate_with_replay(spec: TrialSpec, architecture: Architecture) -> Estimate:
     """Return the estimate as of `with_replay`.
 

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.analytical.baselines import rule_of_thumb
-from profiler.analytical.estimate import estimate, has_form, refuse_model, refuse_without_form
+from profiler.analytical.estimate import (
+    MOST_REPLAYED,
+    estimate,
+    estimate_with_replay,
+    has_form,
+    refuse_model,
+    refuse_without_form,
+)
 from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, Number, either, larger
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.cached import peak_reserved_bytes
@@ -323,9 +330,16 @@ Estimates = Callable[[Sequence[TrialSpec], Mapping[str, Architecture]], Sequence
 
 
 def estimates_of(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> list[Estimate | None]:
-    """Return the closed form's estimate of each trial, in order; None where there is none."""
+    """Return the closed form's estimate of each trial, in order; None where there is none.
+
+    Few have reserved memory by a replay, as the answer to one trial has.
+    """
     found: list[Estimate | None] = [None] * len(specs)
     places = [place for place, spec in enumerate(specs) if has_form(spec, architectures[spec.model])]
+    if len(places) <= MOST_REPLAYED:
+        for place in places:
+            found[place] = estimate_with_replay(specs[place], architectures[specs[place].model])
+        return found
     ordinary = [place for place in places if fits_in_arrays(specs[place])]
     table = estimate_specs([specs[place] for place in ordinary], architectures)
     for row, place in enumerate(ordinary):

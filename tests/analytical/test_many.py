@@ -9,13 +9,13 @@ from trial_strategies import architecture, specs
 
 from maintenance.benchmarks.many_trials import hundred_thousand_trials
 from profiler.analytical import estimate
-from profiler.analytical.estimate import phase_instants
-from profiler.analytical.many import estimate_specs, estimate_table, product_table, table_of
+from profiler.analytical.estimate import MOST_REPLAYED, phase_instants
+from profiler.analytical.many import estimate_specs, estimate_table, estimates_of, product_table, table_of
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import ALL_LINEAR, Backend, Lengths, Logprobs, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
 
 _ARCHITECTURES = {name: architecture(name) for name in BUILTIN_MODELS}
 _BASE = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
@@ -33,6 +33,20 @@ def _assert_as_alone(table, many):
         for phase in TRIAL_PHASES:
             expected = by_phase[phase].total_bytes if phase in by_phase else 0
             assert found.phases[phase][row] == expected, (phase, spec)
+
+
+LONG = replace(_BASE, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_target_modules=(ALL_LINEAR,))
+LONG = replace(LONG, dtype=Dtype.FLOAT32, max_completion_length=2_048, steps_per_generation=8)
+
+
+@pytest.mark.parametrize(("number", "gib"), [(2, 37), (MOST_REPLAYED + 1, 5)])
+def test_few_trials_of_a_sweep_have_the_reserved_memory_of_an_answer(number, gib):
+    """Longer caches and repeated keys find no segment of an earlier token: 34.0 GiB in the simulation."""
+    models = [f"m{each}" for each in range(number)]
+    found = estimates_of(
+        [replace(LONG, model=each) for each in models], dict.fromkeys(models, architecture(LONG.model))
+    )
+    assert [each.peak_reserved_bytes // 2**30 for each in found if each] == [gib] * number
 
 
 @given(st.lists(specs(), min_size=1, max_size=12))

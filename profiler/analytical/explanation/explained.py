@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants, with_replay
+from profiler.analytical.estimate import MOST_REPLAYED, estimate, estimate_with_replay, phase_instants, with_replay
 from profiler.analytical.explanation.engine_start import engine_start_text, server_text
 from profiler.analytical.formulas.sizes.rounding import Needed
 from profiler.analytical.timeline.instants import Instant, InstantName, read_of_card
@@ -337,10 +337,6 @@ def explained_phase(instant: Instant) -> ExplainedPhase:
     )
 
 
-_FEW = 64
-"""Trials that are estimated one by one, with replays."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class EstimatedPoint:
     """The estimate of one trial of a grid."""
@@ -362,7 +358,7 @@ class EstimatedGrid:
     @property
     def is_replayed(self) -> bool:
         """Whether each trial was estimated by itself, with a replay where there is one."""
-        return len(self.points) <= _FEW
+        return len(self.points) <= MOST_REPLAYED
 
 
 def estimate_grid(
@@ -390,7 +386,7 @@ def estimate_grid(
 
 def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> Sequence[Estimate]:
     """Return the estimate of each trial: one by one if they are few, else with arrays, if numpy is installed."""
-    if len(specs) <= _FEW:
+    if len(specs) <= MOST_REPLAYED:
         return [estimate_with_replay(spec, architectures[spec.model]) for spec in specs]
     if missing(["numpy"]):
         return [estimate(spec, architectures[spec.model]) for spec in specs]

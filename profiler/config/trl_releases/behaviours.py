@@ -326,12 +326,8 @@ EFFECTS: tuple[Effect, ...] = (
     _effect("use_liger_kernel", "0.25 to 0.27", _kernel_by("use_liger_loss"), "use_liger_loss sets it", _OF_LIGER_LOSS),
     _effect("use_liger_kernel", "0.14 to 0.15", _kernel_by_name, _BY_NAME, _OF_LIGER, _ONLY_SFT),
     _effect("use_liger_kernel", "0.16 to 0.17", _kernel_by("use_liger"), "use_liger sets it", _OF_LIGER, _ONLY_SFT),
-    _effect(
-        "ref_adapter", f"0.27 to {NEWEST}", lambda it: it.copies_adapters or None, _SAVED_BY, _COPIES, GENERATING
-    ),
-    _effect(
-        "ref_adapter", f"1.15 to {NEWEST}", lambda it: it.copies_adapters or None, _SAVED_BY, _COPIES, _PAIRED
-    ),
+    _effect("ref_adapter", f"0.27 to {NEWEST}", lambda it: it.copies_adapters or None, _SAVED_BY, _COPIES, GENERATING),
+    _effect("ref_adapter", f"1.15 to {NEWEST}", lambda it: it.copies_adapters or None, _SAVED_BY, _COPIES, _PAIRED),
     *_effects_on_logprobs(),
     *_effects_on_label_loss(),
 )
