@@ -296,7 +296,14 @@ CLOSED_FORM = (
     # No sweep runs these two with ZeRO-3 either.
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
-    _sharded({"logprobs": other_than(Logprobs.FUSED), "recipe": one_of(Recipe.DPO, Recipe.KTO)}),
+    # Other programs than trl shard the reference in other units, or have files of FSDP that are not read.
+    _sharded(
+        {
+            "logprobs": other_than(Logprobs.FUSED),
+            "recipe": one_of(Recipe.DPO, Recipe.KTO),
+            "distributed_type": DistributedType.FSDP,
+        }
+    ),
     _sharded({"offload_optimizer_device": OffloadDevice.CPU, "recipe": one_of(Recipe.DPO, Recipe.KTO)}),
     # Other orders of modules than DeepSpeed has recorded, after which it no longer gives weights back as before.
     _sharded({"recipe": Recipe.KTO, "zero_stage": ZERO_OF_WEIGHTS}),

@@ -196,7 +196,7 @@ def test_the_estimate_is_near_the_emulation(sharing, keys, allocated, error):
         ("zero3", "precompute_ref_log_probs", BEFORE),
         ("fsdp", "precompute_ref_log_probs", {**BEFORE, **LORA}),
         ("fsdp", "precompute_ref_log_probs", {**BEFORE, **LORA, **KTO}),
-        ("zero2", "logprobs", {"logprobs": "pairs_of_rows"}),
+        ("fsdp", "logprobs", {"logprobs": "pairs_of_rows"}),
         ("zero2", "offload_optimizer_device", {"offload_optimizer_device": "cpu"}),
         ("fsdp", "logprobs", {"logprobs": "pairs_of_completions", **KTO}),
     ],
