@@ -85,6 +85,11 @@ SWEEPS = (
         "Use `python -m profiler.estimate`, or run the command itself by `python -m profiler.run`.",
     ),
     _sweep(
+        {"dtype": Dtype.BFLOAT16_LAYERS},
+        "a sweep runs trl's trainers, and these are weights of axolotl",
+        "Use `python -m profiler.estimate`, or run the command itself by `python -m profiler.run`.",
+    ),
+    _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",
         "Use vllm_mode=colocate, or `python -m profiler.estimate`.",
@@ -214,6 +219,12 @@ def _sharded(values: Mapping[str, object], hint: Text = _emulate) -> Constraint:
     return _closed_form({**values, "distributed_type": values.get("distributed_type", one_of(*SHARDED))}, problem, hint)
 
 
+def _in_two_types(key: str, value: object) -> Constraint:
+    """Return a constraint of weights of which only layers are in bfloat16."""
+    problem = "has no closed-form estimate together with dtype={spec.dtype}, with which axolotl alone trains"
+    return _closed_form({key: value, "dtype": Dtype.BFLOAT16_LAYERS}, problem, "Use dtype=bfloat16.")
+
+
 def _has_sinks(architecture: Architecture) -> bool:
     return family_of(architecture.model_type).layers.has_sinks
 
@@ -323,6 +334,11 @@ CLOSED_FORM = (
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),
     _sharded({"logprobs": _UNKNOWN_LOGPROBS}),
+    # axolotl has both types in full training with autocast alone, and changes them for FlashAttention.
+    _in_two_types("tuning", other_than(Tuning.FULL)),
+    _in_two_types("bf16", False),
+    _in_two_types("logprobs", other_than(Logprobs.NLL, Logprobs.PAIRS_OF_ROWS)),
+    _in_two_types("attn_implementation", Attention.FLASH_ATTENTION_2),
     # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.
     _closed_form(
         {"lora_dropout": other_than(0), "lora_target_modules": anything, "model": anything},

@@ -372,7 +372,7 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
     values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
-    copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
+    copied = where(both(trains_everything(spec), sizes.caches_head), 0, head_copy_bytes(spec, architecture))
     product = block(values * sizes.compute) + copied
     made = larger(logits.whole + logits.converted, larger(product, 2 * logits.capped))
     scored = logits.whole + logits.row + logits.cast_row

@@ -6,6 +6,8 @@ trl loads a reward model with a head of one value, in the type of the policy, an
 generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl 1.16). It is on the GPU from the start.
 """
 
+from functools import partial
+
 from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes, repeated_cache_bytes
 from profiler.analytical.formulas.layers.experts import decoding_bytes
@@ -43,6 +45,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     both,
     chosen,
     either,
+    everywhere,
     holds,
     larger,
     where,
@@ -337,9 +340,15 @@ def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: T
 
 
 def step_scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
-    """Return the peak of what exists only during `step()`."""
-    tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
-    return optimizer_scratch(spec.optim, tensors, element, block_of(spec), weight_decay=spec.weight_decay)
+    """Return the peak of what exists only during `step()`. torch updates tensors of each type after one another."""
+    tensors, sizes = trained_tensors(spec, architecture), element_bytes(spec)
+    scratch = partial(optimizer_scratch, spec.optim, block=block_of(spec), weight_decay=spec.weight_decay)
+    whole = scratch(tensors, trained_element_bytes(spec))
+    if not trains_everything(spec) or everywhere(sizes.outer == sizes.weight):
+        return whole
+    wide = scratch([group for group in tensors if group.is_outer], sizes.outer).size
+    narrow = scratch([group for group in tensors if not group.is_outer], sizes.weight).size
+    return Term(where(sizes.outer == sizes.weight, whole.size, larger(wide, narrow)), whole.words)
 
 
 _INPUTS = 2

@@ -339,6 +339,8 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
     FLOAT32 = "float32"
+    BFLOAT16_LAYERS = "bfloat16_layers"
+    """Full training by axolotl: layers in bfloat16, but their norms, embeddings and the LM head in float32."""
 
 
 class Attention(StrEnum):

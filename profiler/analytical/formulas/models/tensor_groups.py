@@ -59,6 +59,8 @@ class TensorGroup:
     """Number of tensors; 0 if the model has none."""
     is_embedding: bool = False
     """Whether it is the weight of an `nn.Embedding` (a tied LM head is the same parameter)."""
+    is_outer: bool = False
+    """Whether it is an embedding, the LM head or a norm, which `dtype=bfloat16_layers` has in float32."""
 
     @property
     def elements(self) -> Count:
