@@ -316,7 +316,9 @@ def state(spec: TrialKeys, architecture: DecoderShape) -> Term:
         return found
     outer = [group for group in tensors if group.is_outer]
     wide, narrow = (optimizer_state(spec.optim, outer, each, block).size for each in (sizes.outer, sizes.weight))
-    return Term(found.size + wide - narrow, lambda: f"{found.words()}{outer_text(spec, tensors)}")
+    return Term(
+        found.size + wide - narrow, lambda: f"{found.words()}{outer_text(spec, tensors) if wide > narrow else ''}"
+    )
 
 
 def critic_state(spec: TrialKeys, architecture: DecoderShape) -> Term:

@@ -17,8 +17,7 @@ from profiler.domain.trials.trial import ALL_LINEAR
 
 Result = TypeVar("Result")
 
-_MOST_MODELS = 64
-"""Models whose results are kept; a command line names a few."""
+_MOST_MODELS = 64  # whose results are kept; a command line names a few
 
 
 def counted_once(formula: Callable[[DecoderShape], Result]) -> Callable[[DecoderShape], Result]:

@@ -264,7 +264,7 @@ def outer_text(spec: TrialKeys, tensors: Sequence[TensorGroup]) -> str:
     """Return the words of the values that are in float32 although `tensors` are not; empty if there are none."""
     if element_bytes(spec).outer == element_bytes(spec).weight or not trains_everything(spec):
         return ""
-    return f", {count_text(count_of([group for group in tensors if group.is_outer]))} of them x {FLOAT32_BYTES} B"
+    return f", {count_text(count_of([group for group in tensors if group.is_outer]))}: {FLOAT32_BYTES} B"
 
 
 def layer_gradients_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

@@ -17,7 +17,9 @@ from profiler.config.files.formats.together import (
     one_process,
     only_text,
     refused,
+    said_of_types,
     scaled_in_four_bits,
+    types_of_axolotl,
     words,
 )
 from profiler.config.files.vocabulary import RUN_IT, Vocabulary
@@ -25,7 +27,7 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.trl_releases.facts import COPIED_ADAPTERS
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Dtype, Lengths, Logprobs
+from profiler.domain.trials.trial import Lengths, Logprobs
 
 _NAME = "axolotl"
 _LIGER = ("liger_rope", "liger_rms_norm", "liger_fused_linear_cross_entropy")
@@ -81,24 +83,15 @@ def _tuning(leaves: Mapping[str, object]) -> Mapping[str, object]:
 def _types(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return the types: ``bf16: auto`` is true on every card that is answered, and ``full`` has no autocast.
 
-    The weights have the type of autocast. ``fp16`` takes the place of ``auto`` (`resolve_dtype`). In full training
-    embeddings, LM head and norms become float32 (`_configure_embedding_dtypes`), which DeepSpeed makes bfloat16 again.
+    The weights have the type of autocast. ``fp16`` takes the place of ``auto`` (`resolve_dtype`).
     """
     stated = leaves.get("bf16", leaves.get("bfloat16", "auto"))
     is_on = stated in (True, "true", "full") or (stated == "auto" and leaves.get("fp16") is not True)
     is_scaled = leaves.get("fp16") is True and not is_on
-    other = "float16" if is_scaled else "float32"
-    found = {"dtype": "bfloat16" if is_on else other, "bf16": is_on and stated != "full", "fp16": is_scaled}
+    dtype = "bfloat16" if is_on else "float16" if is_scaled else "float32"
+    types = {"dtype": dtype, "bf16": is_on and stated != "full", "fp16": is_scaled}
     counts = not (_is_grpo(leaves) or _is_reward(leaves) or _has_liger(leaves))
-    if found["bf16"] and counts and _keeps_float32(leaves):
-        found["dtype"] = Dtype.BFLOAT16_LAYERS.value
-    return found
-
-
-def _keeps_float32(leaves: Mapping[str, object]) -> bool:
-    """Return whether full training leaves embeddings, LM head and norms in float32, as no FlashAttention reads them."""
-    is_full = leaves.get("adapter") not in ("lora", "qlora")
-    return is_full and _attention(leaves) in (None, "sdpa", "eager") and leaves.get("deepspeed") is None
+    return types_of_axolotl(leaves, types, _attention(leaves), counts=counts)
 
 
 def _checkpointing(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -140,11 +133,8 @@ def _evaluation(leaves: Mapping[str, object]) -> Mapping[str, object]:
 def _engine(leaves: Mapping[str, object]) -> Mapping[str, object]:
     if not _is_grpo(leaves) or leaves.get("trl.use_vllm") is not True or leaves.get("trl.vllm_mode") != "colocate":
         return {}
-    share = leaves.get("vllm.gpu_memory_utilization")
-    return {
-        "vllm_gpu_memory_utilization": 0.9 if share is None else share,
-        "vllm_tensor_parallel_size": leaves.get("vllm.tensor_parallel_size") or 1,
-    }
+    share, gpus = leaves.get("vllm.gpu_memory_utilization"), leaves.get("vllm.tensor_parallel_size")
+    return {"vllm_gpu_memory_utilization": 0.9 if share is None else share, "vllm_tensor_parallel_size": gpus or 1}
 
 
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -202,11 +192,8 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
 
 def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     """Return what is not counted, and what its trainers do."""
-    is_full, dtype = leaves.get("adapter") not in ("lora", "qlora"), _types(leaves)["dtype"]
-    if dtype == Dtype.BFLOAT16_LAYERS:
-        yield Note(key="dtype", text=f"dtype={dtype} ({_NAME} keeps embeddings, LM head and norms in float32)")
-    elif dtype == Dtype.BFLOAT16 and _keeps_float32(leaves):
-        yield not_counted(f"that {_NAME} keeps embeddings and norms in float32 (the figure may be too low)")
+    is_full = leaves.get("adapter") not in ("lora", "qlora")
+    yield from said_of_types(leaves, _types(leaves), _attention(leaves))
     has_kernels = leaves.get("trust_remote_code") is not True and any(leaves.get(key) is not False for key in _KERNELS)
     if not is_full and leaves.get("lora_dropout") in (None, 0, 0.0) and has_kernels:
         yield not_counted(f"what {_NAME}'s own kernels of LoRA save (the figure may be too high)")
