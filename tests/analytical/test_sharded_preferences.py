@@ -187,6 +187,27 @@ def test_the_estimate_is_near_the_emulation(sharing, keys, allocated, error):
     assert found / allocated - 1 == pytest.approx(error, abs=0.0002)
 
 
+PAIRS: dict[str, Any] = {"max_length": 768, "max_prompt_length": 256, "gradient_accumulation_steps": 2}
+AT_ONCE = {**PAIRS, "logprobs": "pairs_at_once", "optim": "adamw_torch_fused"}
+OF_COMPLETIONS = {**AT_ONCE, "logprobs": "pairs_of_completions"}
+OF_ROWS = {**AT_ONCE, "logprobs": "pairs_of_rows"}
+
+
+@pytest.mark.parametrize("sharing", ["zero0", "zero1", "zero2", "zero3"])
+def test_logits_of_other_programs_are_those_of_one_type_by_hand(sharing):
+    vocabulary = 151_936
+    # LLaMA-Factory: logits of policy and reference, and what three log-softmaxes or slices have, in float32.
+    at_once = _scores(_spec(sharing, **AT_ONCE), InstantName.SCORE_HEAD)
+    assert at_once[Category.LOGITS] == (2 * 768 + 3 * 767) * 4 * vocabulary * 4
+    # ms-swift: without autocast a log-softmax of each row, of 512 tokens and the one before, next to the logits.
+    own = _scores(_spec(sharing, **OF_COMPLETIONS), InstantName.SCORE_HEAD)
+    assert own[Category.LOGITS] == (4 + 4 + 2) * 513 * vocabulary * 2
+    if sharing != "zero3":
+        # axolotl: logits and a slice of each model, in the type of the weights.
+        of_rows = _scores(_spec(sharing, **OF_ROWS), InstantName.SCORE_HEAD)
+        assert of_rows[Category.LOGITS] == (2 * 768 + 2 * 767) * 4 * vocabulary * 2
+
+
 @pytest.mark.parametrize(
     ("sharing", "key", "keys"),
     [
@@ -197,6 +218,8 @@ def test_the_estimate_is_near_the_emulation(sharing, keys, allocated, error):
         ("fsdp", "precompute_ref_log_probs", {**BEFORE, **LORA}),
         ("fsdp", "precompute_ref_log_probs", {**BEFORE, **LORA, **KTO}),
         ("fsdp", "logprobs", {"logprobs": "pairs_of_rows"}),
+        # axolotl's embeddings and norms are float32 there.
+        ("zero3", "logprobs", {"logprobs": "pairs_of_rows"}),
         ("zero2", "offload_optimizer_device", {"offload_optimizer_device": "cpu"}),
         ("fsdp", "logprobs", {"logprobs": "pairs_of_completions", **KTO}),
     ],
