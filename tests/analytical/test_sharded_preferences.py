@@ -197,15 +197,28 @@ OF_ROWS = {**AT_ONCE, "logprobs": "pairs_of_rows"}
 def test_logits_of_other_programs_are_those_of_one_type_by_hand(sharing):
     vocabulary = 151_936
     # LLaMA-Factory: logits of policy and reference, and what three log-softmaxes or slices have, in float32.
-    at_once = _scores(_spec(sharing, **AT_ONCE), InstantName.SCORE_HEAD)
+    at_once = _scores(_spec(sharing, **AT_ONCE), InstantName.SCORE_LOSS)
     assert at_once[Category.LOGITS] == (2 * 768 + 3 * 767) * 4 * vocabulary * 4
+    # In the reference itself: its own, in two types, next to the policy's logits and log-softmax.
+    in_model = _scores(_spec(sharing, **AT_ONCE), InstantName.SCORE_HEAD)
+    assert in_model[Category.LOGITS] == (2 * 768 + 767 + 768 // 2) * 4 * vocabulary * 4
     # ms-swift: without autocast a log-softmax of each row, of 512 tokens and the one before, next to the logits.
-    own = _scores(_spec(sharing, **OF_COMPLETIONS), InstantName.SCORE_HEAD)
+    own = _scores(_spec(sharing, **OF_COMPLETIONS), InstantName.SCORE_LOSS)
     assert own[Category.LOGITS] == (4 + 4 + 2) * 513 * vocabulary * 2
     if sharing != "zero3":
         # axolotl: logits and a slice of each model, in the type of the weights.
-        of_rows = _scores(_spec(sharing, **OF_ROWS), InstantName.SCORE_HEAD)
+        of_rows = _scores(_spec(sharing, **OF_ROWS), InstantName.SCORE_LOSS)
         assert of_rows[Category.LOGITS] == (2 * 768 + 2 * 767) * 4 * vocabulary * 2
+
+
+def test_the_reference_has_let_go_of_its_weights_when_logits_are_scored():
+    spec = _spec("zero3", 4, model="qwen2.5-7b", **AT_ONCE)
+    in_model, after = (
+        _scores(spec, name)[Category.COMMUNICATION] for name in (InstantName.SCORE_HEAD, InstantName.SCORE_LOSS)
+    )
+    # What the policy gathers for its backward waits; the head of the reference is gathered ahead, over the limit.
+    assert after == BUCKET_BYTES + 2 * MOST_LIVE
+    assert in_model == after + 2 * (MOST_LIVE + 152_064 * 3_584)
 
 
 @pytest.mark.parametrize(

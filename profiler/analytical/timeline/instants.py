@@ -82,6 +82,7 @@ class InstantName(StrEnum):
     SCORE_INPUTS = "scoring, at the second inputs of layers"
     SCORE_LAYER = "scoring, in a layer's MLP"
     SCORE_HEAD = "scoring, at the LM head"
+    SCORE_LOSS = "scoring, after the model's forward"
     REWARD = "rewards on the host"
     REWARD_MODEL = "a reward model scores, in a layer's MLP"
     FORWARD_TOWER = "the forward of the vision tower's last block"

@@ -298,7 +298,10 @@ def scored_without_gradient(
         held = inputs_held(spec, architecture, rows, autocast=spec.mixed_precision)
         return added(more, held_in_forward(spec, architecture, rows), held)
 
-    head = head_categories(score_scratch(spec, architecture, batch))
+    head, in_model = (
+        head_categories(score_scratch(spec, architecture, batch, in_model=inside)) for inside in (False, True)
+    )
+    is_after = spec.logprobs.pair_loss is not None
     tower = without_gradient(
         spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.mixed_precision
     )
@@ -310,7 +313,8 @@ def scored_without_gradient(
         *((name, more, happens) for name, more in tower.items()),
         (InstantName.SCORE_LAYER, layer(batch), happens),
         (InstantName.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
-        (InstantName.SCORE_HEAD, head, happens),
+        (InstantName.SCORE_HEAD, in_model if is_after else head, happens),
+        *(((InstantName.SCORE_LOSS, head, happens),) if is_after else ()),
     )
     return tuple(
         Instant(phase=Phase.SCORE, name=name, terms=added(persistent, more), happens=is_there)

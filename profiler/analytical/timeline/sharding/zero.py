@@ -281,7 +281,8 @@ class Zero(TrialSharding):
         if alone.phase is Phase.ROLLOUT:
             return self._gathered_for_rollout(alone)
         before_head = alone.phase is Phase.SCORE or alone.name is InstantName.FORWARD_LAYER
-        size = self._gathered_in_a_pass(at_head=alone.name in _AT_HEAD, before_head=before_head)
+        in_model = alone.name is not InstantName.SCORE_LOSS
+        size = in_model * self._gathered_in_a_pass(at_head=alone.name in _AT_HEAD, before_head=before_head)
         if alone.phase is Phase.SCORE and not self.spec.recipe.facts.has_rollout:
             # What the policy has gathered ahead for its backward waits while the reference runs.
             size = size + where(self._knows_order(), BFLOAT16_BYTES * smaller(self.whole, MOST_LIVE), 0)
