@@ -211,7 +211,7 @@ def test_logits_of_other_programs_are_those_of_one_type_by_hand(sharing):
         assert of_rows[Category.LOGITS] == (2 * 768 + 2 * 767) * 4 * vocabulary * 2
 
 
-def test_the_reference_has_let_go_of_its_weights_when_logits_are_scored():
+def test_a_scored_reference_has_released_its_weights():
     spec = _spec("zero3", 4, model="qwen2.5-7b", **AT_ONCE)
     in_model, after = (
         _scores(spec, name)[Category.COMMUNICATION] for name in (InstantName.SCORE_HEAD, InstantName.SCORE_LOSS)
