@@ -84,7 +84,9 @@ SWEEPS = (
         "a sweep runs trl's trainers, and this loss is that of another program",
         "Use `python -m profiler.estimate`, or run the command itself by `python -m profiler.run`.",
     ),
-    _sweep({"dtype": Dtype.BFLOAT16_LAYERS}, "a sweep runs trl's trainers, and no other program's", _NOT_YET),
+    _sweep(
+        {"dtype": lambda value: not value.is_of_trl}, "a sweep runs trl's trainers, and no other program's", _NOT_YET
+    ),
     _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",

@@ -345,6 +345,11 @@ class Dtype(StrEnum):
     BFLOAT16_LAYERS = "bfloat16_layers"
     """Full training by axolotl: layers in bfloat16, but their norms, embeddings and the LM head in float32."""
 
+    @property
+    def is_of_trl(self) -> bool:
+        """Whether trl's trainers have such weights: those of another program have a closed form alone."""
+        return self is not Dtype.BFLOAT16_LAYERS
+
 
 class Attention(StrEnum):
     """Values of `attn_implementation`, by transformers' names."""
