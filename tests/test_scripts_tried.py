@@ -150,7 +150,7 @@ def test_preferences_on_two_cards_are_as_far_as_said() -> None:
     assert found("ZeRO-2", plain=False) == pytest.approx([-0.0033, -0.0019, 0.0, 0.0009, 0.0349], abs=0.0001)
     assert found("ZeRO-2", plain=True) == pytest.approx([-0.0022], abs=0.0001)
     assert found("ZeRO-3", plain=False) == pytest.approx([0.0671, 0.1200], abs=0.0001)
-    assert found("ZeRO-3", plain=True) == pytest.approx([-0.0108, 0.0003, 0.0005], abs=0.0001)
+    assert found("ZeRO-3", plain=True) == pytest.approx([-0.0108, -0.0048, 0.0003, 0.0005], abs=0.0001)
     reserved = errors_of(SHARED)["reserved"]
     assert (reserved[0], reserved[-1]) == pytest.approx((-0.019, 0.366), abs=0.001)
 

@@ -219,10 +219,16 @@ def test_logits_of_other_programs_are_those_of_one_type_by_hand(sharing):
         ("zero2", OF_ROWS, 9_426_182_656, -0.0033),
         # Buckets of 200,000,000 values, which the answer names as not counted.
         ("zero2", OF_COMPLETIONS, 7_237_061_120, 0.0349),
-        # After two of ZeRO-3 the form was corrected, and that of 1.5B ran then.
+        # After two of ZeRO-3 the form was corrected, and those of 1.5B ran then.
         ("zero3", AT_ONCE, 15_984_021_504, 0.0005),
         ("zero3", {**AT_ONCE, "model": "qwen2.5-1.5b"}, 26_594_144_768, 0.0003),
         ("zero3", OF_COMPLETIONS, 8_473_042_944, -0.0108),
+        (
+            "zero3",
+            {**OF_COMPLETIONS, "model": "qwen2.5-1.5b", "per_device_train_batch_size": 4},
+            21_791_813_120,
+            -0.0048,
+        ),
     ],
 )
 def test_the_estimate_is_near_runs_of_other_programs(sharing, keys, allocated, error):
