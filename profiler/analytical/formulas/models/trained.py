@@ -246,18 +246,18 @@ def all_gradients(spec: TrialKeys, architecture: DecoderShape) -> Term:
     By hand, qwen2.5-0.5b full in bfloat16: 494,032,768 x 2 B = 988,065,536 B.
     """
     element, tensors = trained_element_bytes(spec), trained_tensors(spec, architecture)
-    size = sum(group.copies * tensor_bytes(spec, group, element) for group in tensors)
+    size = tensors_bytes(spec, tensors, element)
     return Term(size, lambda: f"{count_text(count_of(tensors))} x {element} B{outer_text(spec, tensors)}")
 
 
-def tensor_bytes(spec: TrialKeys, group: TensorGroup, element: Count) -> Count:
-    """Return the bytes of one tensor of a group; `element` of a value, unless only layers have such weights.
+def tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Count) -> Count:
+    """Return the bytes of tensors, `element` of a value, unless only layers have such weights.
 
     By hand, a norm of 896 values, 2 B each: 1,792 B; with `bfloat16_layers` 3,584 B.
     """
-    sizes = element_bytes(spec)
-    more = sizes.outer - sizes.weight if group.is_outer and trains_everything(spec) else 0
-    return block_of(spec)(group.elements * (element + more))
+    block, sizes = block_of(spec), element_bytes(spec)
+    outer = element + sizes.outer - sizes.weight if trains_everything(spec) else element
+    return sum(group.copies * block(group.elements * (outer if group.is_outer else element)) for group in tensors)
 
 
 def outer_text(spec: TrialKeys, tensors: Sequence[TensorGroup]) -> str:
@@ -274,10 +274,8 @@ def layer_gradients_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """
     block, element = block_of(spec), trained_element_bytes(spec)
     if trains_everything(spec):
-        tensors = [
-            (kind.num_hidden_layers, group) for kind in layer_kinds(architecture) for group in layer_tensors(kind)
-        ]
-        return sum(layers * group.copies * tensor_bytes(spec, group, element) for layers, group in tensors)
+        kinds = layer_kinds(architecture)
+        return sum(kind.num_hidden_layers * tensors_bytes(spec, layer_tensors(kind), element) for kind in kinds)
     rank, targets = lora_rank(spec), spec.lora_target_modules or ()
     adapters = (
         *layer_lora_tensors(architecture, rank, targets),

@@ -21,7 +21,7 @@ from profiler.analytical.formulas.models.trained import (
     has_bfloat16_adapters,
     lora_rank,
     outer_text,
-    tensor_bytes,
+    tensors_bytes,
     trains_everything,
 )
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, both, larger, where, whole_units
@@ -138,7 +138,7 @@ def _whole_model(spec: TrialKeys, architecture: DecoderShape, element: Count) ->
 
 def _tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Count) -> Count:
     """Return the bytes of `tensors` with `element` bytes per value."""
-    return sum(group.copies * tensor_bytes(spec, group, element) for group in tensors)
+    return tensors_bytes(spec, tensors, element)
 
 
 def keeps_reference_model(spec: TrialKeys) -> Flag:
