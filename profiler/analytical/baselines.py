@@ -172,6 +172,7 @@ def baseline_view(found: VerlEstimate, architecture: Architecture) -> BaselineVi
         "gradients are whole before they are reduced": whole_gradients,
         "activations: a recomputed layer, or all that it saves": parts.get(Component.ACTIVATIONS, 0) - activations,
         "logits, which the report leaves out": parts.get(Component.LOGITS, 0),
+        "workspaces of cuBLAS": parts.get(Component.CUBLAS, 0),
         "a rollout engine that does not sleep": parts.get(Component.POOL, 0),
         "2 GB of overhead, which we do not assume": -REPORT_OVERHEAD_BYTES,
     }

@@ -86,6 +86,9 @@ SWEEPS = (
         "Use `python -m profiler.estimate`, or run the command itself by `python -m profiler.run`.",
     ),
     _sweep(
+        {"dtype": lambda value: not value.is_of_trl}, "a sweep runs trl's trainers, and no other program's", _NOT_YET
+    ),
+    _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",
         "Use vllm_mode=colocate, or `python -m profiler.estimate`.",
@@ -165,6 +168,8 @@ _closed_form = partial(Constraint, Where.CLOSED_FORM)
 _UNKNOWN_LOGPROBS = other_than(Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
 _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.IN_TYPE)))
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
+_BY_FSDP = {"distributed_type": DistributedType.FSDP}
+_PAIRS = one_of(Recipe.DPO, Recipe.KTO)
 
 
 def _of_attention(case: Case) -> str:
@@ -210,6 +215,12 @@ def _sharded(values: Mapping[str, object], hint: Text = _emulate) -> Constraint:
     """Return a constraint of trials that FSDP or DeepSpeed shards."""
     problem = "has no closed-form estimate together with distributed_type={spec.distributed_type}"
     return _closed_form({**values, "distributed_type": values.get("distributed_type", one_of(*SHARDED))}, problem, hint)
+
+
+def _in_two_types(key: str, value: object) -> Constraint:
+    """Return a constraint of weights of which only layers are in bfloat16."""
+    problem = "has no closed-form estimate together with dtype={spec.dtype}, with which axolotl alone trains"
+    return _closed_form({key: value, "dtype": Dtype.BFLOAT16_LAYERS}, problem, "Use dtype=bfloat16.")
 
 
 def _has_sinks(architecture: Architecture) -> bool:
@@ -284,8 +295,8 @@ CLOSED_FORM = (
     ),
     # Which activations are on the card depends on the order of the backward pass.
     _closed_form({"activation_offloading": True}, "offloaded activations have no closed-form estimate", _simulate),
-    _sharded({"tuning": Tuning.QLORA, "distributed_type": DistributedType.FSDP}),
-    _sharded({"fsdp_version": other_than(2), "distributed_type": DistributedType.FSDP}),
+    _sharded({"tuning": Tuning.QLORA, **_BY_FSDP}),
+    _sharded({"fsdp_version": other_than(2), **_BY_FSDP}),
     # In all six trials of results/reference/sharded: token ids, or the norm of gradients, are on the host.
     _sharded(
         {"fsdp_offload_params": True},
@@ -294,27 +305,31 @@ CLOSED_FORM = (
     # No sweep runs these two with ZeRO-3 either.
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
-    _sharded({"logprobs": other_than(Logprobs.FUSED), "recipe": one_of(Recipe.DPO, Recipe.KTO)}),
-    _sharded({"offload_optimizer_device": OffloadDevice.CPU, "recipe": one_of(Recipe.DPO, Recipe.KTO)}),
+    # Other programs than trl shard the reference in other units, or have files of FSDP that are not read.
+    _sharded({"logprobs": other_than(Logprobs.FUSED), "recipe": _PAIRS, **_BY_FSDP}),
+    # axolotl's embeddings and norms are float32 there (`formats/axolotl.py`).
+    _sharded({"logprobs": Logprobs.PAIRS_OF_ROWS, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
+    _sharded({"offload_optimizer_device": OffloadDevice.CPU, "recipe": _PAIRS}),
     # Other orders of modules than DeepSpeed has recorded, after which it no longer gives weights back as before.
     _sharded({"recipe": Recipe.KTO, "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"recipe": Recipe.DPO, "tuning": other_than(Tuning.FULL), "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"precompute_ref_log_probs": True, "zero_stage": ZERO_OF_WEIGHTS}),
     # The policy, which is not sharded before training, is on the host, and its token ids are not.
     _sharded(
-        {
-            "precompute_ref_log_probs": True,
-            "tuning": other_than(Tuning.FULL),
-            "distributed_type": DistributedType.FSDP,
-        },
+        {"precompute_ref_log_probs": True, "tuning": other_than(Tuning.FULL), **_BY_FSDP},
         "Set it to false: such trials of trl's trainers fail in torch, in a sweep too.",
     ),
-    _sharded({"recipe": Recipe.REWARD, "distributed_type": DistributedType.FSDP, "fsdp_version": anything}),
+    _sharded({"recipe": Recipe.REWARD, **_BY_FSDP, "fsdp_version": anything}),
     _sharded({"ref_adapter": True}),
     _sharded({"dtype": _NOT_BFLOAT16}),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),
     _sharded({"logprobs": _UNKNOWN_LOGPROBS}),
+    # axolotl has both types in full training with autocast alone, and changes them for FlashAttention.
+    _in_two_types("tuning", other_than(Tuning.FULL)),
+    _in_two_types("bf16", False),
+    _in_two_types("logprobs", other_than(Logprobs.NLL, Logprobs.PAIRS_OF_ROWS)),
+    _in_two_types("attn_implementation", Attention.FLASH_ATTENTION_2),
     # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.
     _closed_form(
         {"lora_dropout": other_than(0), "lora_target_modules": anything, "model": anything},

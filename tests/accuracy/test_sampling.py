@@ -72,6 +72,8 @@ _ENUMERATED = {
 }
 OF_OTHERS = tuple(each for each in Logprobs if not each.is_of_trl)
 """Losses of other programs, which `results/reference/scripts/commands.csv` judges."""
+TYPES_OF_OTHERS = tuple(each for each in Dtype if not each.is_of_trl)
+"""Weights of other programs, which it judges too."""
 
 _WIDEN = "Add the value to AXES in maintenance/accuracy/sampling.py, choose a new seed and sample anew."
 
@@ -89,7 +91,8 @@ BUILT_IN_SINCE = ("gemma-4-26b-a4b", "gemma-4-e2b", "gemma-4-e4b", "unsloth-phi-
 @pytest.mark.parametrize("key", _ENUMERATED)
 def test_every_allowed_value_is_in_the_axes_and_in_the_sample(key):
     values = {*AXES[key], *(value for _, _, fewer in NARROWED for value in fewer.get(key, ()))}
-    later = {"optim": SAMPLES["optimizers"].axes["optim"], "model": BUILT_IN_SINCE, "logprobs": OF_OTHERS}.get(key, ())
+    later = {"optim": SAMPLES["optimizers"].axes["optim"], "model": BUILT_IN_SINCE, "logprobs": OF_OTHERS}
+    later = {**later, "dtype": TYPES_OF_OTHERS}.get(key, ())
     missing = set(map(str, _ENUMERATED[key])) - set(map(str, {*values, *later}))
     assert not missing, f"{key}={sorted(missing)} is never sampled. {_WIDEN}"
     assert {str(getattr(spec, key)) for spec in _sampled()} == set(map(str, values))
@@ -124,7 +127,7 @@ def test_trials_that_take_long_are_left_out_by_a_rule():
 def test_other_keys_take_all_their_values():
     assert {spec.alloc_conf for spec in _sampled()} == {text or "" for text in AXES["alloc_conf"]}
     assert {(spec.dtype, spec.bf16) for spec in _sampled()} == {
-        (dtype, bf16) for dtype in Dtype for bf16 in (True, False)
+        (dtype, bf16) for dtype in set(Dtype) - set(TYPES_OF_OTHERS) for bf16 in (True, False)
     }
     names = {name for targets in AXES["lora_target_modules"] for name in targets}
     assert names == {ALL_LINEAR, *PROJECTION_NAMES, "embed_tokens"}, _WIDEN

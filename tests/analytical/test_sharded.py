@@ -189,6 +189,7 @@ def test_a_step_has_the_denominators_of_all_shards():
         Component.ACTOR: shard,
         Component.ACTOR_GRADIENTS: shard,
         Component.ACTOR_STATE: 2 * shard,
+        Component.CUBLAS: 67_108_864,
         Component.STEP: shard,
     }
     on_host = replace(JOB, actor=replace(JOB.actor, offload_policy=True))

@@ -4,6 +4,7 @@ from collections import Counter
 from functools import cache
 from itertools import product
 
+import pytest
 from estimate_sample import architecture_of, verl_jobs
 
 from profiler.analytical.explanation.boundary import verl_card, verl_phases
@@ -26,6 +27,7 @@ CATEGORIES = {
     Component.GATHERED: Category.COMMUNICATION,
     Component.ACTIVATIONS: Category.ACTIVATIONS,
     Component.LOGITS: Category.LOGITS,
+    Component.CUBLAS: Category.WORKSPACE,
     Component.STEP: Category.WORKSPACE,
     Component.POOL: Category.ENGINE,
 }
@@ -50,6 +52,13 @@ def test_every_component_is_in_its_category():
             for component, size in parts.items():
                 sizes[CATEGORIES[component]] += size
             assert sizes == {category: size for category, size in found.instants[phase].sizes.items() if size}
+
+
+@pytest.mark.parametrize(("gpu", "size"), [("h100-80gb", 2 * 33_554_432), ("a100-80gb", 2 * 8_519_680)])
+def test_workspaces_of_two_threads_are_in_every_phase(gpu, size):
+    for _, job in verl_jobs():
+        found = verl_estimate(job, architecture_of(job.model), KNOWN_GPUS[gpu])
+        assert {parts[Component.CUBLAS] for parts in found.phases.values()} == {size}
 
 
 def test_a_phase_is_the_largest_of_those_of_verl():

@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 from profiler.config.verl.config import read_verl_config
-from profiler.domain.cards.card import cublas_workspace_bytes
 from profiler.domain.errors import EXIT_USAGE, UsageError
-from profiler.domain.memory import MIB
+from profiler.domain.memory import GIB, MIB
 from profiler.domain.verl import Strategy
 from profiler.estimate.main import answer, main
 
@@ -33,7 +32,7 @@ def _write(tmp_path, **dotted):
 
 @pytest.mark.parametrize(
     ("name", "training_gb", "peak_phase"),
-    [("basic", 32.4, "rollout"), ("optimised", 24.7, "rollout"), ("extreme", 7.5, "rollout")],
+    [("basic", 32.4, "rollout"), ("optimised", 24.7, "rollout"), ("extreme", 7.6, "rollout")],
 )
 def test_the_examples(name, training_gb, peak_phase):
     """The report claims 35, 16 and 8 GB for them."""
@@ -171,29 +170,28 @@ _COMMAND = Path(__file__).parents[1] / "run" / "programs" / "verl_grpo.sh"
 
 
 @pytest.mark.parametrize(
-    ("gpus", "engine", "model", "prompts", "score", "backward", "optimizer"),
+    ("gpu", "gpus", "engine", "model", "prompts", "score", "backward", "optimizer"),
     [
-        (1, 1, "Qwen/Qwen2.5-0.5B-Instruct", 8, 6_815_233_024, 9_063_538_688, 9_950_581_760),
-        (2, 1, "Qwen/Qwen2.5-0.5B-Instruct", 8, 3_986_810_368, 5_383_218_176, 5_282_198_528),
-        (4, 2, "Qwen/Qwen2.5-0.5B-Instruct", 8, 2_454_163_968, 3_406_712_320, 2_811_660_288),
-        (8, 1, "Qwen/Qwen3-8B", 16, 18_265_475_584, 27_028_286_976, 23_033_347_072),
+        ("h100-80gb", 1, 1, "Qwen/Qwen2.5-0.5B-Instruct", 8, 6_815_233_024, 9_063_538_688, 9_950_581_760),
+        ("h100-80gb", 2, 1, "Qwen/Qwen2.5-0.5B-Instruct", 8, 3_986_810_368, 5_383_218_176, 5_282_198_528),
+        ("h100-80gb", 4, 2, "Qwen/Qwen2.5-0.5B-Instruct", 8, 2_454_163_968, 3_406_712_320, 2_811_660_288),
+        ("h100-80gb", 8, 1, "Qwen/Qwen3-8B", 16, 18_265_475_584, 27_028_286_976, 23_033_347_072),
+        # Emulated after workspaces were counted; the first to 0.001 GiB.
+        ("a100-80gb", 1, 1, "Qwen/Qwen2.5-0.5B-Instruct", 8, 6.301 * GIB, 8.394 * GIB, 9.221 * GIB),
+        ("h100-80gb", 2, 1, "Qwen/Qwen2.5-1.5B-Instruct", 8, 10_970_770_432, 14_758_254_080, 15_978_674_176),
     ],
 )
-def test_the_training_is_near_that_of_verls_own_command(gpus, engine, model, prompts, score, backward, optimizer):
+def test_the_training_is_near_that_of_verls_own_command(gpu, gpus, engine, model, prompts, score, backward, optimizer):
     """Bytes that torch had allocated in verl 0.9.1, emulated (docs/evidence.md). Prompts have 261 tokens."""
-    phases = {name: sum(parts.values()) for name, parts in _phases_of(gpus, engine, model, prompts).items()}
-    # Two workspaces of cuBLAS are not in the estimate, as the context is not.
-    assert max(phases["log-prob"], phases["reference"]) + _WORKSPACES == pytest.approx(score, rel=0.0015)
-    assert phases["actor"] + _WORKSPACES == pytest.approx(backward, rel=0.0015)
-    assert phases["actor's step"] + _WORKSPACES == pytest.approx(optimizer, rel=0.0015)
+    phases = {name: sum(parts.values()) for name, parts in _phases_of(gpus, engine, model, prompts, gpu).items()}
+    assert max(phases["log-prob"], phases["reference"]) == pytest.approx(score, rel=0.001)
+    assert phases["actor"] == pytest.approx(backward, rel=0.001)
+    assert phases["actor's step"] == pytest.approx(optimizer, rel=0.001)
 
 
-_WORKSPACES = 2 * cublas_workspace_bytes((9, 0), "2.11.0")
-
-
-def _phases_of(gpus, engine, model, prompts):
+def _phases_of(gpus, engine, model, prompts, gpu="h100-80gb"):
     """The estimate of verl's command, in bytes by phase and component."""
-    words = [f"config={_COMMAND}", "gpu=h100-80gb", "data.max_prompt_length=261", "format=json"]
+    words = [f"config={_COMMAND}", f"gpu={gpu}", "data.max_prompt_length=261", "format=json"]
     words += [f"trainer.n_gpus_per_node={gpus}", f"actor_rollout_ref.rollout.tensor_model_parallel_size={engine}"]
     words += [f"actor_rollout_ref.model.path={model}", f"data.train_batch_size={prompts}"]
     words += [f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}"]
@@ -241,5 +239,4 @@ def test_scores_of_an_adapter_are_near_those_of_verls_command():
     loaded = ["actor_rollout_ref.rollout.load_format=safetensors", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
     phases = json.loads(answer([*words, *loaded, "format=json"]))["phases"]
     assert phases["log-prob"] == phases["reference"]
-    scores = sum(phases["reference"].values()) + 2 * cublas_workspace_bytes((9, 0), "2.11.0")
-    assert scores == pytest.approx(1_793_854_464, rel=0.0015)
+    assert sum(phases["reference"].values()) == pytest.approx(1_793_854_464, rel=0.0015)

@@ -199,6 +199,6 @@ def head_gradient_is_view(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     The sum of the gradients of several chunks is none.
     """
     if spec.logprobs.chunked_loss is None:
-        return both(spec.logprobs.makes_all_logits, negated(element_bytes(spec).autocast_casts))
+        return both(spec.logprobs.makes_all_logits, negated(element_bytes(spec).casts_inputs))
     one = chunk_of(spec, architecture, batch)
     return both(one.is_view, negated(one.several))

@@ -353,8 +353,8 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     return larger(made, 2 * (logits.whole + logits.scored) + logits.capped - _kept_logits(spec, logits))
 
 
-def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
-    """Return the peak of log-probabilities without gradient.
+def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, in_model: bool = False) -> HeadBytes:
+    """Return the peak of log-probabilities without gradient; of all logits with `in_model` that of the model alone.
 
     Fused: as in the forward of training, and the compacted hidden states. All logits: those in the compute type with
     the copy of the head (that of a trained float32 head is in autocast's cache); or, if types differ, in both types; or
@@ -372,7 +372,7 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
     values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
-    copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
+    copied = where(both(trains_everything(spec), sizes.caches_head), 0, head_copy_bytes(spec, architecture))
     product = block(values * sizes.compute) + copied
     made = larger(logits.whole + logits.converted, larger(product, 2 * logits.capped))
     scored = logits.whole + logits.row + logits.cast_row
@@ -382,7 +382,8 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
         scored = logits.whole + copy_bytes(logits)
     elif selection is not None:
         scored = _selected_scratch(selection, logits)
-    return HeadBytes(logits=Term(larger(made, scored), logits.words), activations=_all_hidden(hidden))
+    size = made if in_model else larger(made, scored)
+    return HeadBytes(logits=Term(size, logits.words), activations=_all_hidden(hidden))
 
 
 def _selected_scratch(selection: Selection, logits: AllLogits) -> Count:

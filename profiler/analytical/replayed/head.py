@@ -93,7 +93,7 @@ class Head:
             return
         found = all_logits(spec, architecture, batch)
         requests.set("work", there)
-        if not (trains_everything(spec) and element_bytes(spec).autocast_caches):
+        if not (trains_everything(spec) and element_bytes(spec).caches_head):
             requests.set("copy of the head", blocks(head_copy_bytes(spec, architecture)))
         self._outputs(found, None)
         requests.drop("copy of the head")

@@ -154,7 +154,7 @@ def forward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch, *, adapted
     block, values = block_of(spec), batch.positions * kind.hidden_size
     given, element = linear_output_bytes(spec, autocast=autocast), stream_bytes(spec, autocast=autocast)
     stream = blocks(block(values * element))
-    base = plus(blocks(block(values * element_bytes(spec).weight)), stream)
+    base = plus(blocks(block(values * element_bytes(spec).outer)), stream)
     norms = [plus(base, each) for each in _norm(spec, values, element)]
     largest = stages(layer_without_gradient_bytes(spec, kind, batch, adapted=adapted, autocast=autocast))
     after_norm = [plus(each, stream) for each in norms]
@@ -295,5 +295,5 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
 
 def loop_blocks(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Blocks:
     """Return the embeddings and the input of a layer, which checkpointing keeps anyway."""
-    embeddings = block_of(spec)(batch.positions * kind.hidden_size * element_bytes(spec).weight)
+    embeddings = block_of(spec)(batch.positions * kind.hidden_size * element_bytes(spec).outer)
     return plus(blocks(embeddings), blocks(layer_input_bytes(spec, kind, batch)))

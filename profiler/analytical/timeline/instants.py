@@ -16,6 +16,7 @@ from profiler.analytical.formulas.models.trained import (
     INT64_BYTES,
     all_gradients,
     element_bytes,
+    outer_text,
     trainable_parameter_count,
     trained_element_bytes,
     trained_tensors,
@@ -41,6 +42,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     Terms,
     both,
     chosen,
+    everywhere,
     looked_up,
     where,
     whole_units,
@@ -80,6 +82,7 @@ class InstantName(StrEnum):
     SCORE_INPUTS = "scoring, at the second inputs of layers"
     SCORE_LAYER = "scoring, in a layer's MLP"
     SCORE_HEAD = "scoring, at the LM head"
+    SCORE_LOSS = "scoring, after the model's forward"
     REWARD = "rewards on the host"
     REWARD_MODEL = "a reward model scores, in a layer's MLP"
     FORWARD_TOWER = "the forward of the vision tower's last block"
@@ -208,7 +211,7 @@ def embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the gradient of the embedding, which a tied head has too; 0 with adapters."""
     if not trains_everything(spec):
         return 0
-    return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
+    return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).outer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,9 +310,16 @@ def untied_head(spec: TrialKeys, architecture: DecoderShape) -> Term:
 
 
 def state(spec: TrialKeys, architecture: DecoderShape) -> Term:
-    """Return the optimizer's state after the first step."""
-    tensors = trained_tensors(spec, architecture)
-    return optimizer_state(spec.optim, tensors, trained_element_bytes(spec), block_of(spec))
+    """Return the optimizer's state after the first step: that of each tensor in its type."""
+    tensors, block, sizes = trained_tensors(spec, architecture), block_of(spec), element_bytes(spec)
+    found = optimizer_state(spec.optim, tensors, trained_element_bytes(spec), block)
+    if not trains_everything(spec) or everywhere(sizes.outer == sizes.weight):
+        return found
+    outer = [group for group in tensors if group.is_outer]
+    wide, narrow = (optimizer_state(spec.optim, outer, each, block).size for each in (sizes.outer, sizes.weight))
+    return Term(
+        found.size + wide - narrow, lambda: f"{found.words()}{outer_text(spec, tensors) if wide > narrow else ''}"
+    )
 
 
 def critic_state(spec: TrialKeys, architecture: DecoderShape) -> Term:

@@ -6,6 +6,8 @@ trl loads a reward model with a head of one value, in the type of the policy, an
 generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl 1.16). It is on the GPU from the start.
 """
 
+from functools import partial
+
 from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes, repeated_cache_bytes
 from profiler.analytical.formulas.layers.experts import decoding_bytes
@@ -43,6 +45,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     both,
     chosen,
     either,
+    everywhere,
     holds,
     larger,
     where,
@@ -294,7 +297,10 @@ def scored_without_gradient(
         held = inputs_held(spec, architecture, rows, autocast=spec.mixed_precision)
         return added(more, held_in_forward(spec, architecture, rows), held)
 
-    head = head_categories(score_scratch(spec, architecture, batch))
+    head, in_model = (
+        head_categories(score_scratch(spec, architecture, batch, in_model=inside)) for inside in (False, True)
+    )
+    is_after = spec.logprobs.pair_loss is not None
     tower = without_gradient(
         spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.mixed_precision
     )
@@ -306,7 +312,8 @@ def scored_without_gradient(
         *((name, more, happens) for name, more in tower.items()),
         (InstantName.SCORE_LAYER, layer(batch), happens),
         (InstantName.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
-        (InstantName.SCORE_HEAD, head, happens),
+        (InstantName.SCORE_HEAD, in_model if is_after else head, happens),
+        *(((InstantName.SCORE_LOSS, head, happens),) if is_after else ()),
     )
     return tuple(
         Instant(phase=Phase.SCORE, name=name, terms=added(persistent, more), happens=is_there)
@@ -336,9 +343,15 @@ def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: T
 
 
 def step_scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
-    """Return the peak of what exists only during `step()`."""
-    tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
-    return optimizer_scratch(spec.optim, tensors, element, block_of(spec), weight_decay=spec.weight_decay)
+    """Return the peak of what exists only during `step()`. torch updates tensors of each type after one another."""
+    tensors, sizes = trained_tensors(spec, architecture), element_bytes(spec)
+    scratch = partial(optimizer_scratch, spec.optim, block=block_of(spec), weight_decay=spec.weight_decay)
+    whole = scratch(tensors, trained_element_bytes(spec))
+    if not trains_everything(spec) or everywhere(sizes.outer == sizes.weight):
+        return whole
+    wide = scratch([group for group in tensors if group.is_outer], sizes.outer).size
+    narrow = scratch([group for group in tensors if not group.is_outer], sizes.weight).size
+    return Term(where(sizes.outer == sizes.weight, whole.size, larger(wide, narrow)), whole.words)
 
 
 _INPUTS = 2

@@ -158,7 +158,7 @@ def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     if spec.gradient_checkpointing:
         # The input of the first layer has the type of the embedding.
         hidden = batch.positions * architecture.hidden_size
-        first = block_of(spec)(hidden * element_bytes(spec).weight)
+        first = block_of(spec)(hidden * element_bytes(spec).outer)
         if layers_of(architecture).scales_stream and not trains_everything(spec):
             # Embeddings that are multiplied are kept too: frozen ones get a gradient of their own
             # (`enable_input_require_grads` in transformers).

@@ -35,6 +35,7 @@ _DEEPSPEED_KEYS = frozenset(
 
 _ZERO_DEFAULTS: Mapping[str, object] = {
     "reduce_bucket_size": 500_000_000,
+    "stage3_prefetch_bucket_size": 50_000_000,
     "stage3_max_live_parameters": 1_000_000_000,
     "stage3_max_reuse_distance": 1_000_000_000,
     "sub_group_size": 1_000_000_000,

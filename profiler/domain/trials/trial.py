@@ -341,8 +341,18 @@ class Dtype(StrEnum):
     """Data type of the weights, by torch's name."""
 
     BFLOAT16 = "bfloat16"
+    """16 bits, with the exponents of float32."""
     FLOAT16 = "float16"
+    """16 bits; gradients are scaled."""
     FLOAT32 = "float32"
+    """32 bits."""
+    BFLOAT16_LAYERS = "bfloat16_layers"
+    """Full training by axolotl: layers in bfloat16, but their norms, embeddings and the LM head in float32."""
+
+    @property
+    def is_of_trl(self) -> bool:
+        """Whether trl's trainers have such weights: those of another program have a closed form alone."""
+        return self is not Dtype.BFLOAT16_LAYERS
 
 
 class Attention(StrEnum):

@@ -224,7 +224,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     if trains_everything(spec):
         parts = 3 if architecture.latent is None and not architecture.keys_are_values else 2
         parts = 1 if architecture.shares_keys else parts
-        return where(sizes.autocast_casts, parts, 1) * block(positions * hidden * sizes.compute)
+        return where(sizes.casts_inputs, parts, 1) * block(positions * hidden * sizes.compute)
     adapted = adapted_parts(spec, architecture, ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ATTENTION_INPUTS)
@@ -241,7 +241,7 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     sizes, block = element_bytes(spec), block_of(spec)
     hidden, inner = architecture.hidden_size, mlp_width(architecture)
     if trains_everything(spec):
-        copies = where(sizes.autocast_casts, 2, 1)
+        copies = where(sizes.casts_inputs, 2, 1)
         return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
     adapted = adapted_parts(spec, architecture, (*OUTPUTS, *MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)

@@ -301,7 +301,7 @@ def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
     The loop over layers references the embeddings and the layer's input. With checkpointing, the layer saves nothing,
     and these two are among the saved inputs; without, the layers may save them as they are.
     """
-    embeddings = block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).weight)
+    embeddings = block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).outer)
     referenced = embeddings + layer_input_bytes(spec, architecture, batch)
     if spec.gradient_checkpointing:
         autocast = spec.mixed_precision
@@ -377,7 +377,7 @@ def _saves_inputs(spec: TrialKeys, architecture: DecoderShape, names: Sequence[s
     """Return whether linear layers save the tensor that they get: none casts it, and no adapter drops a part of it."""
     sizes = element_bytes(spec)
     if trains_everything(spec):
-        return negated(sizes.autocast_casts)
+        return negated(sizes.casts_inputs)
     if not adapted_parts(spec, architecture, names):
         return False
     return negated(either(sizes.adapter_casts, drops_inputs(spec)))

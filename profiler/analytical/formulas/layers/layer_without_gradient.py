@@ -72,7 +72,7 @@ def layer_without_gradient_bytes(
         )
         inner = larger(inner + added_bytes(spec, architecture, batch.positions), experts)
     hidden = batch.positions * architecture.hidden_size
-    embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
+    embeddings, stream = block(hidden * sizes.outer), block(hidden * stream_bytes(spec, autocast=autocast))
     # Without a norm before them, the residual stream is the input of attention and of the MLP.
     normed = stream if layers_of(architecture).has_input_norms else 0
     mlp = embeddings + 2 * stream + normed + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)

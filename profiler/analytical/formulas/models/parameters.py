@@ -174,11 +174,11 @@ def _linear_inputs(layers: Layers, linear: LinearAttention) -> tuple[int, ...]:
 def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return all parameters of the model; a tied LM head counts once, and a head of scores has its own matrix."""
     hidden = architecture.hidden_size
-    groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True)]
+    groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True, is_outer=True)]
     for kind in layer_kinds(architecture):
         layers = kind.num_hidden_layers
         groups += [replace(group, copies=group.copies * layers) for group in layer_tensors(kind)]
-    groups.append(TensorGroup(shape=(hidden,), copies=1))
+    groups.append(TensorGroup(shape=(hidden,), copies=1, is_outer=True))
     groups += outer_tensors(architecture)
     if architecture.vision is not None:
         groups.extend(tower_tensors(architecture.vision))
@@ -187,7 +187,7 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         groups.append(TensorGroup(shape=(architecture.scores, hidden), copies=1))
     else:
         head = where(architecture.tie_word_embeddings, 0, 1)
-        groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
+        groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head, is_outer=True))
     return tuple(group for group in groups if not (isinstance(group.copies, int) and group.copies == 0))
 
 
@@ -249,7 +249,7 @@ def _norms(architecture: DecoderShape) -> list[TensorGroup]:
     of_layer = TensorGroup(shape=(architecture.hidden_size,), copies=norms)
     latent = architecture.latent
     of_latent = [TensorGroup(shape=(rank,), copies=1) for rank in latent.ranks] if latent else []
-    return [of_layer, *of_latent, *_head_norms(architecture)]
+    return [replace(group, is_outer=True) for group in (of_layer, *of_latent, *_head_norms(architecture))]
 
 
 def norm_count(architecture: DecoderShape) -> Count:

@@ -17,8 +17,7 @@ from profiler.domain.trials.trial import ALL_LINEAR
 
 Result = TypeVar("Result")
 
-_MOST_MODELS = 64
-"""Models whose results are kept; a command line names a few."""
+_MOST_MODELS = 64  # whose results are kept; a command line names a few
 
 
 def counted_once(formula: Callable[[DecoderShape], Result]) -> Callable[[DecoderShape], Result]:
@@ -59,6 +58,8 @@ class TensorGroup:
     """Number of tensors; 0 if the model has none."""
     is_embedding: bool = False
     """Whether it is the weight of an `nn.Embedding` (a tied LM head is the same parameter)."""
+    is_outer: bool = False
+    """Whether it is an embedding, the LM head or a norm, which `dtype=bfloat16_layers` has in float32."""
 
     @property
     def elements(self) -> Count:

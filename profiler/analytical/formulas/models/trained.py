@@ -1,5 +1,6 @@
 """The trained parameters of a trial, the bytes of each kind of value, and those of logits that exist at once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -32,7 +33,7 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.text import count_text
 from profiler.domain.trials.trial import DistributedType, Dtype, TrialSpec, Tuning
 
-_DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4}
+_DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4, Dtype.BFLOAT16_LAYERS: 2}
 
 BFLOAT16_BYTES = 2
 FLOAT16_BYTES = 2
@@ -46,6 +47,8 @@ class ElementBytes:
 
     weight: Count
     """Weights of the model, and the residual stream without autocast."""
+    outer: Count
+    """Embeddings, the LM head and norms: as other weights, or float32 (`Dtype.BFLOAT16_LAYERS`)."""
     stream: Count
     """The residual stream under autocast: as the weights, but float32 for other 16-bit weights (`element_bytes`)."""
     compute: Count
@@ -60,7 +63,11 @@ class ElementBytes:
     log_softmax: Count
     """Log-softmax of all logits: float32 wherever autocast is on, which it is not with DeepSpeed."""
     autocast_casts: Flag
-    """Whether autocast copies the weights, because they are not in its compute type."""
+    """Whether autocast copies the weights of layers, because they are not in its compute type."""
+    casts_inputs: Flag
+    """Whether it copies the LM head, and the inputs of linear layers, for each of them."""
+    caches_head: Flag
+    """Whether it keeps that copy of the head until it ends."""
     adapter_casts: Flag
     """Whether adapters, or autocast for them, copy their inputs to another type."""
     autocast_caches: Flag
@@ -105,6 +112,7 @@ def _element_bytes(
         both(fp16, holds(dtype, lambda dtype: dtype is not Dtype.FLOAT16)),
     )
     is_wide = holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)
+    only_layers = holds(dtype, lambda dtype: dtype is Dtype.BFLOAT16_LAYERS)
     widened = both(is_cast, negated(is_wide))
     in_bfloat16 = _keeps_bfloat16_adapters(tuning, distributed_type)
     casts = holds(dtype, lambda dtype: dtype is not (Dtype.BFLOAT16 if in_bfloat16 else Dtype.FLOAT32))
@@ -112,8 +120,11 @@ def _element_bytes(
         casts = either(casts, autocast)
     return ElementBytes(
         weight=weight,
+        outer=where(only_layers, FLOAT32_BYTES, weight),
         stream=where(widened, FLOAT32_BYTES, weight),
-        autocast_casts=is_cast,
+        autocast_casts=both(is_cast, negated(only_layers)),
+        casts_inputs=is_cast,
+        caches_head=both(autocast, either(is_wide, only_layers)),
         adapter_casts=casts,
         autocast_caches=both(autocast, is_wide),
         compute=compute,
@@ -234,9 +245,26 @@ def all_gradients(spec: TrialKeys, architecture: DecoderShape) -> Term:
 
     By hand, qwen2.5-0.5b full in bfloat16: 494,032,768 x 2 B = 988,065,536 B.
     """
-    block, element, tensors = block_of(spec), trained_element_bytes(spec), trained_tensors(spec, architecture)
-    size = sum(group.copies * block(group.elements * element) for group in tensors)
-    return Term(size, lambda: f"{count_text(count_of(tensors))} x {element} B")
+    element, tensors = trained_element_bytes(spec), trained_tensors(spec, architecture)
+    size = tensors_bytes(spec, tensors, element)
+    return Term(size, lambda: f"{count_text(count_of(tensors))} x {element} B{outer_text(spec, tensors)}")
+
+
+def tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Count) -> Count:
+    """Return the bytes of tensors, `element` of a value, unless only layers have such weights.
+
+    By hand, a norm of 896 values, 2 B each: 1,792 B; with `bfloat16_layers` 3,584 B.
+    """
+    block, sizes = block_of(spec), element_bytes(spec)
+    outer = element + sizes.outer - sizes.weight if trains_everything(spec) else element
+    return sum(group.copies * block(group.elements * (outer if group.is_outer else element)) for group in tensors)
+
+
+def outer_text(spec: TrialKeys, tensors: Sequence[TensorGroup]) -> str:
+    """Return the words of the values that are in float32 although `tensors` are not; empty if there are none."""
+    if element_bytes(spec).outer == element_bytes(spec).weight or not trains_everything(spec):
+        return ""
+    return f", {count_text(count_of([group for group in tensors if group.is_outer]))}: {FLOAT32_BYTES} B"
 
 
 def layer_gradients_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -246,10 +274,8 @@ def layer_gradients_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """
     block, element = block_of(spec), trained_element_bytes(spec)
     if trains_everything(spec):
-        tensors = [
-            (kind.num_hidden_layers, group) for kind in layer_kinds(architecture) for group in layer_tensors(kind)
-        ]
-        return sum(layers * group.copies * block(group.elements * element) for layers, group in tensors)
+        kinds = layer_kinds(architecture)
+        return sum(kind.num_hidden_layers * tensors_bytes(spec, layer_tensors(kind), element) for kind in kinds)
     rank, targets = lora_rank(spec), spec.lora_target_modules or ()
     adapters = (
         *layer_lora_tensors(architecture, rank, targets),

@@ -20,6 +20,8 @@ from profiler.analytical.formulas.models.trained import (
     element_bytes,
     has_bfloat16_adapters,
     lora_rank,
+    outer_text,
+    tensors_bytes,
     trains_everything,
 )
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, both, larger, where, whole_units
@@ -130,14 +132,13 @@ def _whole_model(spec: TrialKeys, architecture: DecoderShape, element: Count) ->
     tensors = base_tensors(architecture)
     return Term(
         _tensors_bytes(spec, tensors, element) + rope_buffer_bytes(architecture),
-        lambda: f"{count_text(count_of(tensors))} parameters x {element} B",
+        lambda: f"{count_text(count_of(tensors))} parameters x {element} B{outer_text(spec, tensors)}",
     )
 
 
 def _tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Count) -> Count:
     """Return the bytes of `tensors` with `element` bytes per value."""
-    block = block_of(spec)
-    return sum(group.copies * block(group.elements * element) for group in tensors)
+    return tensors_bytes(spec, tensors, element)
 
 
 def keeps_reference_model(spec: TrialKeys) -> Flag:
@@ -247,7 +248,7 @@ def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
     """
     if trains_everything(spec):
         copies = autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
-        return where(element_bytes(spec).autocast_caches, copies, 0)
+        return where(element_bytes(spec).caches_head, copies, 0)
     return _adapter_casts(spec, architecture)
 
 
@@ -258,7 +259,7 @@ def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """
     sizes = element_bytes(spec)
     head = block_of(spec)(architecture.vocab_size * architecture.hidden_size * sizes.compute)
-    return where(sizes.autocast_casts, head, 0)
+    return where(sizes.casts_inputs, head, 0)
 
 
 def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

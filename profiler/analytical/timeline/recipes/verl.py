@@ -22,7 +22,7 @@ from profiler.analytical.formulas.verl_pass import (
     stack_bytes,
     sync_bytes,
 )
-from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.instants import Instant, InstantName, workspace
 from profiler.analytical.timeline.sharding.verl import SHARDINGS, VerlSharding, outside_parameters
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import Gpu
@@ -43,6 +43,7 @@ class Component(StrEnum):
     GATHERED = "gathered"
     ACTIVATIONS = "activations"
     LOGITS = "logits"
+    CUBLAS = "cuBLAS workspaces"
     STEP = "optimizer temporaries"
     POOL = "rollout pool"
     REWARD_POOL = "reward model's pool"
@@ -94,11 +95,15 @@ _SHARED: Mapping[Category, Component] = {
 }
 """The components that only the active model or an engine has."""
 _WEIGHTS_OF = {Role.ACTOR: Category.WEIGHTS, Role.REFERENCE: Category.REFERENCE, Role.CRITIC: Category.CRITIC}
-_CATEGORIES: Mapping[Component, Category] = {component: category for category, component in _SHARED.items()} | {
-    component: _WEIGHTS_OF[role] if category is Category.WEIGHTS else category
-    for role, components in _MODELS.items()
-    for category, component in components.items()
-}
+_CATEGORIES: Mapping[Component, Category] = (
+    {component: category for category, component in _SHARED.items()}
+    | {
+        component: _WEIGHTS_OF[role] if category is Category.WEIGHTS else category
+        for role, components in _MODELS.items()
+        for category, component in components.items()
+    }
+    | {Component.CUBLAS: Category.WORKSPACE}
+)
 """The category that each component has in any trial."""
 _PHASES: Mapping[VerlPhase, Phase] = {
     VerlPhase.SYNC: Phase.ROLLOUT,
@@ -185,7 +190,7 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
         active[phase] = (role, instant.with_terms(own) if own else instant)
     ordered = {phase: active[phase] for phase in VerlPhase if phase in active}
     terms = {
-        phase: _with_roots(job, architecture, phase, _phase(shardings, role, instant))
+        phase: _with_what_stays(job, architecture, gpu, phase, _phase(shardings, role, instant))
         for phase, (role, instant) in ordered.items()
     }
     return VerlEstimate(
@@ -203,15 +208,16 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
     )
 
 
-def _with_roots(
-    job: VerlJob, architecture: Architecture, phase: VerlPhase, parts: Mapping[Component, Term]
+def _with_what_stays(
+    job: VerlJob, architecture: Architecture, gpu: Gpu, phase: VerlPhase, parts: Mapping[Component, Term]
 ) -> Mapping[Component, Term]:
-    """Return the parts with what stays gathered outside of the layers of models that do not compute.
+    """Return the parts with cuBLAS's workspaces, and what idle models keep gathered outside of layers.
 
+    One process per GPU trains, scores and sends all models: the workspaces of its two threads are there once.
     The reference has its own among what is gathered while it scores; the actor's waits for its update. With LoRA the
     actor scores as the reference, and what it has gathered is there once.
     """
-    found = dict(parts)
+    found = {**parts, Component.CUBLAS: workspace(gpu.name)}
     size = outside_parameters(architecture) * BFLOAT16_BYTES if job.n_gpus > 1 else 0
     root = Term(size, lambda: "what is outside of layers, still gathered")
     if job.workers.keeps_reference_root and job.has_reference and phase is not VerlPhase.REFERENCE:

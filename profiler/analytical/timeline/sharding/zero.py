@@ -18,11 +18,7 @@ from functools import cached_property
 from profiler.analytical.formulas.host import HostSide, OffloadedZero
 from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup
-from profiler.analytical.formulas.models.trained import (
-    BFLOAT16_BYTES,
-    FLOAT32_BYTES,
-    all_gradients,
-)
+from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES, all_gradients
 from profiler.analytical.formulas.models.weights import keeps_reference_model
 from profiler.analytical.formulas.sizes.quantities import (
     NOTHING,
@@ -282,6 +278,10 @@ class Zero(TrialSharding):
             return self._gathered_for_rollout(alone)
         before_head = alone.phase is Phase.SCORE or alone.name is InstantName.FORWARD_LAYER
         size = self._gathered_in_a_pass(at_head=alone.name in _AT_HEAD, before_head=before_head)
+        if self.spec.logprobs.pair_loss is not None:
+            # Each layer of a pass without backward is released when it has run; at its end there is the LM head.
+            left = {InstantName.SCORE_HEAD: BFLOAT16_BYTES * self._embedding, InstantName.SCORE_LOSS: 0}
+            size = left.get(alone.name, size)
         if alone.phase is Phase.SCORE and not self.spec.recipe.facts.has_rollout:
             # What the policy has gathered ahead for its backward waits while the reference runs.
             size = size + where(self._knows_order(), BFLOAT16_BYTES * smaller(self.whole, MOST_LIVE), 0)

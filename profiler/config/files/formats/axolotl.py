@@ -17,7 +17,9 @@ from profiler.config.files.formats.together import (
     one_process,
     only_text,
     refused,
+    said_of_types,
     scaled_in_four_bits,
+    types_of_axolotl,
     words,
 )
 from profiler.config.files.vocabulary import RUN_IT, Vocabulary
@@ -86,8 +88,10 @@ def _types(leaves: Mapping[str, object]) -> Mapping[str, object]:
     stated = leaves.get("bf16", leaves.get("bfloat16", "auto"))
     is_on = stated in (True, "true", "full") or (stated == "auto" and leaves.get("fp16") is not True)
     is_scaled = leaves.get("fp16") is True and not is_on
-    other = "float16" if is_scaled else "float32"
-    return {"dtype": "bfloat16" if is_on else other, "bf16": is_on and stated != "full", "fp16": is_scaled}
+    dtype = "bfloat16" if is_on else "float16" if is_scaled else "float32"
+    types = {"dtype": dtype, "bf16": is_on and stated != "full", "fp16": is_scaled}
+    counts = not (_is_grpo(leaves) or _is_reward(leaves) or _has_liger(leaves))
+    return types_of_axolotl(leaves, types, _attention(leaves), counts=counts)
 
 
 def _checkpointing(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -129,11 +133,8 @@ def _evaluation(leaves: Mapping[str, object]) -> Mapping[str, object]:
 def _engine(leaves: Mapping[str, object]) -> Mapping[str, object]:
     if not _is_grpo(leaves) or leaves.get("trl.use_vllm") is not True or leaves.get("trl.vllm_mode") != "colocate":
         return {}
-    share = leaves.get("vllm.gpu_memory_utilization")
-    return {
-        "vllm_gpu_memory_utilization": 0.9 if share is None else share,
-        "vllm_tensor_parallel_size": leaves.get("vllm.tensor_parallel_size") or 1,
-    }
+    share, gpus = leaves.get("vllm.gpu_memory_utilization"), leaves.get("vllm.tensor_parallel_size")
+    return {"vllm_gpu_memory_utilization": 0.9 if share is None else share, "vllm_tensor_parallel_size": gpus or 1}
 
 
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -193,8 +194,7 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
 def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     """Return what is not counted, and what its trainers do."""
     is_full = leaves.get("adapter") not in ("lora", "qlora")
-    if is_full and _attention(leaves) in (None, "sdpa", "eager") and _types(leaves)["dtype"] == "bfloat16":
-        yield not_counted(f"that {_NAME} keeps embeddings and norms in float32 (the figure may be too low)")
+    yield from said_of_types(leaves, _types(leaves), _attention(leaves))
     has_kernels = leaves.get("trust_remote_code") is not True and any(leaves.get(key) is not False for key in _KERNELS)
     if not is_full and leaves.get("lora_dropout") in (None, 0, 0.0) and has_kernels:
         yield not_counted(f"what {_NAME}'s own kernels of LoRA save (the figure may be too high)")

@@ -9,7 +9,7 @@ from profiler.config.options.reading import show
 from profiler.domain.errors import Fault
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Logprobs
+from profiler.domain.trials.trial import Dtype, Logprobs
 
 PROCESSES = "NPROC_PER_NODE"
 """The variable by which llamafactory-cli and swift read the number of processes of a node; a command states it."""
@@ -33,6 +33,9 @@ _QUANTISED = re.compile(r"(?:^|[-_])(?:gptq|awq|aqlm|hqq|eetq|gguf|fp8|int[48]|b
 
 EXPERTS = re.compile(r"mixtral|moe|deepseek-v[23]|gpt-oss|llama-4|(?:^|[-_])a\d+(?:\.\d+)?b(?:[-_]|$)", re.IGNORECASE)
 """Names of models with experts."""
+
+_GATHERS = 3
+"""The stage of ZeRO that shares weights."""
 
 _STAGES = {"z0": 0, "zero0": 0, "zero1": 1, "z1": 1, "z2": 2, "zero2": 2, "z3": 3, "zero3": 3}
 _SHIPPED = re.compile(r"(?:ds_)?(?:default-)?(z(?:ero)?[0-3])([_-]offload)?(?:_config)?(?:\.json)?")
@@ -62,14 +65,13 @@ def shipped_deepspeed(value: object, bucket: int) -> Mapping[str, object] | None
     zero: dict[str, object] = {"stage": stage, "overlap_comm": False, "contiguous_gradients": True}
     if found[2]:
         zero["offload_optimizer"] = {"device": "cpu"}
-        if stage == 3:
+        if stage == _GATHERS:
             zero["offload_param"] = {"device": "cpu"}
-    zero["reduce_bucket_size"] = "auto" if stage == 3 else bucket
+    zero["reduce_bucket_size"] = "auto" if stage == _GATHERS else bucket
+    if stage == _GATHERS:
+        zero["stage3_prefetch_bucket_size"] = "auto"
     return {"zero_optimization": zero, "bf16": {"enabled": "auto"}}
 
-
-_GATHERS = 3
-"""The stage of ZeRO that shares weights."""
 
 _OF_AXOLOTL: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "zero1": (1, ()),
@@ -94,8 +96,39 @@ def of_axolotl(value: object) -> Mapping[str, object] | None:
     zero: dict[str, object] = {"stage": stage, "overlap_comm": True}
     zero.update({key: {"device": "cpu"} for key in moved})
     if stage == _GATHERS:
-        zero.update(sub_group_size=0, reduce_bucket_size="auto")
+        zero.update(sub_group_size=0, reduce_bucket_size="auto", stage3_prefetch_bucket_size="auto")
+        zero.update(stage3_max_live_parameters=0, stage3_max_reuse_distance=0)
     return {"zero_optimization": zero, "bf16": {"enabled": "auto"}}
+
+
+def types_of_axolotl(
+    leaves: Mapping[str, object], types: Mapping[str, object], attention: object, *, counts: bool
+) -> Mapping[str, object]:
+    """Return types with those of full training, where they are counted: with its own losses, and not with DeepSpeed."""
+    is_counted = counts and leaves.get("deepspeed") is None and types["bf16"] is True
+    keeps = is_counted and types["dtype"] == Dtype.BFLOAT16.value and _keeps_float32(leaves, attention)
+    return {**types, "dtype": Dtype.BFLOAT16_LAYERS.value} if keeps else types
+
+
+def said_of_types(leaves: Mapping[str, object], types: Mapping[str, object], attention: object) -> Iterator[Note]:
+    """Name what full training by axolotl keeps in float32, or that it is not counted."""
+    if types["dtype"] == Dtype.BFLOAT16_LAYERS.value:
+        what = "axolotl keeps embeddings, LM head and norms in float32"
+        yield Note(key="dtype", text=f"dtype={types['dtype']} ({what})")
+    elif types["dtype"] == Dtype.BFLOAT16.value and _keeps_float32(leaves, attention):
+        yield not_counted("that axolotl keeps embeddings and norms in float32 (the figure may be too low)")
+
+
+def _keeps_float32(leaves: Mapping[str, object], attention: object) -> bool:
+    """Return whether no FlashAttention and no DeepSpeed makes bfloat16 of what axolotl has made float32.
+
+    Stage 3 leaves types as they are (`_configure_embedding_dtypes` in axolotl's `loaders/model.py`,
+    `_cast_module_mixed_precision` in DeepSpeed's `runtime/engine.py`, 0.19).
+    """
+    file = of_axolotl(leaves.get("deepspeed")) or leaves.get("deepspeed")
+    zero = file.get("zero_optimization") if isinstance(file, Mapping) else None
+    stays = file is None or (isinstance(zero, Mapping) and zero.get("stage") == _GATHERS)
+    return stays and leaves.get("adapter") not in ("lora", "qlora") and attention in (None, "sdpa", "eager")
 
 
 def absent_deepspeed(
