@@ -225,6 +225,9 @@ NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path
 PREPARES = "prepare_model_for_kbit_training"
 """The function of peft that casts weights of 16 bits to float32 (`peft/utils/other.py`, 0.21)."""
 
+QUANTISATION = "quantization_config"
+MAKES_BITS = frozenset({"BitsAndBytesConfig", "get_quantization_config"})
+
 RECOMPUTES = ("gradient_checkpointing_enable", PREPARES)
 """Functions that make a model compute layers again in its backward pass."""
 

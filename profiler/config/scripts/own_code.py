@@ -328,6 +328,12 @@ def plain_trainers(tree: ast.Module) -> set[str]:
     return {*_OF_TRANSFORMERS, *derived_trainers(tree, _OF_TRANSFORMERS)}
 
 
+def given_arguments(tree: ast.Module, calls: Sequence[ast.Call]) -> list[str]:
+    """Return what of the calls gets ``args`` as a trainer does, and is none of transformers'."""
+    given = {called_name(each) for each in calls if any(key.arg == "args" for key in each.keywords)}
+    return sorted(name for name in given - plain_trainers(tree) if name.endswith("Trainer"))
+
+
 def _own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:
     """Return the classes of the script with the name of a trainer of trl that derive from none, with their lines."""
     of_trl = {
