@@ -82,3 +82,90 @@ def test_a_reference_next_to_a_loaded_adapter_is_refused(tmp_path, capsys):
     assert "ref_model=line 6 of train.py: is a second model" in said_so
     words = read(tmp_path, "train.py", REFERENCE.replace("GIVEN", ""), *adapter)
     assert facts_of(words)["trial"]["recipe"] == "dpo"
+
+
+SWIFT = """MODEL=$(latest_checkpoint)
+swift sft --model "${MODEL}" --tuner_type full --torch_dtype bfloat16 --max_length 512 --dataset "$(rows train)" HOW
+"""
+
+
+@pytest.mark.parametrize("rows", ['--val_dataset "$(rows mixed val)"', '--val_dataset "${DATA}/val.jsonl"', ""])
+def test_rows_for_an_evaluation_are_there_wherever_they_are(tmp_path, rows):
+    """Of LIyvqi/ms-swift-learn: no key of the command line could state the rows that the script computes."""
+    found = facts_of(read(tmp_path, "run.sh", SWIFT.replace("HOW", rows), "model=qwen3-0.6b"))
+    notes = " ".join(found["notes"])
+    assert ("rows for an evaluation (val_dataset=$" in notes) is bool(rows)
+    assert ("evaluation (batches of 1;" in notes) is bool(rows)
+    assert found["trial"]["max_length"] == 512
+
+
+GRPO = """swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-0.5B --tuner_type lora --max_length 512 \\
+    --max_completion_length 256 --num_generations 4 --per_device_train_batch_size 4 --use_vllm true \\
+    --vllm_mode colocate --vllm_max_model_len 1024 --vllm_limit_mm_per_prompt '{"image": 0, "video": 0}'
+"""
+
+
+def test_notes_of_another_program_contradict_nothing(tmp_path, capsys):
+    """Of LIyvqi/ms-swift-learn: a second length of prompts, a release that nobody stated, keys said not to be there."""
+    found = facts_of(read(tmp_path, "run.sh", GRPO))
+    notes = " ".join(found["notes"])
+    assert (found["trial"]["max_prompt_length"], found["trial"]["vllm_max_model_length"]) == (512, 1024)
+    assert notes.count("max_prompt_length=") == 1 and "max_prompt_length=512 (ms-swift's max_length)" in notes
+    assert "as stated" not in notes
+    assert "vllm_limit_mm_per_prompt" not in capsys.readouterr().err
+
+
+ROWS = "cutoff_len: 512\nper_device_train_batch_size: 2\nbf16: true\ndo_train: true\n"
+FACTORY = f"model_name_or_path: Qwen/Qwen2.5-0.5B\nstage: sft\nfinetuning_type: lora\n{ROWS}"
+OPTIONS = "--stage sft --finetuning_type lora --do_train --model_name_or_path Qwen/Qwen2.5-0.5B --cutoff_len 512 --bf16"
+AXOLOTL = (
+    "base_model: Qwen/Qwen2.5-0.5B\nsequence_len: 512\nmicro_batch_size: 2\nadapter: lora\nlora_r: 8\nlora_alpha: 8\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "processes"),
+    [
+        ("torchrun --nproc_per_node 4 /opt/LLaMA-Factory/src/train.py factory.yaml", 4),
+        ("accelerate launch --num_processes 3 train/llama_factory/src/train.py factory.yaml", 3),
+        (f"deepspeed --num_gpus 2 src/train.py {OPTIONS}", 2),
+        (f"deepspeed --include localhost:0,1,2 src/train.py {OPTIONS}", 3),
+        (f"CUDA_VISIBLE_DEVICES=3 python src/train.py {OPTIONS}", 1),
+        ("accelerate launch --num_processes 4 -m swift.cli.sft --model Qwen/Qwen2.5-0.5B --max_length 512", 4),
+    ],
+)
+def test_a_launcher_says_how_many_run_the_file_of_a_program(tmp_path, line, processes):
+    """Of Joe-Hall-Lee/STaR-Judge: LLaMA-Factory's own file, which was refused; accelerate's number was lost."""
+    (tmp_path / "factory.yaml").write_text(FACTORY, encoding="utf-8")
+    trial = facts_of(read(tmp_path, "run.sh", f"{line}\n"))["trial"]
+    assert (trial["num_processes"], trial["max_length"], trial["tuning"]) == (processes, 512, "lora")
+
+
+def test_a_users_own_file_of_that_name_is_none_of_a_program(tmp_path, capsys):
+    said_so = refusal(tmp_path, "run.sh", "torchrun --nproc_per_node 4 src/train.py --stage sft\n", capsys)
+    assert "LLaMA-Factory" not in said_so
+
+
+FSDP = "distributed_type: FSDP\nnum_processes: 4\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n"
+PROGRAMS = (
+    "/opt/LLaMA-Factory/src/train.py factory.yaml",
+    "-m axolotl.cli.train axolotl.yaml",
+    "-m swift.cli.sft --model Qwen/Qwen2.5-0.5B --max_length 512",
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("--config_file fsdp.yaml", "fsdp"),
+        ("--use_fsdp --num_processes 4", "fsdp"),
+        ("--use_deepspeed --zero_stage 3 --num_processes 4", "deepspeed"),
+    ],
+)
+def test_what_accelerate_shards_of_another_program_is_refused(tmp_path, capsys, program, how, kind):
+    """A whole copy was answered on each GPU, or one GPU."""
+    for name, text in (("factory", FACTORY), ("axolotl", AXOLOTL), ("fsdp", FSDP)):
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    said_so = refusal(tmp_path, "run.sh", f"accelerate launch {how} {program}\n", capsys)
+    assert f"distributed_type={kind}: is how accelerate shards the model, and is not read where" in said_so
