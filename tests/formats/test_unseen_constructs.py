@@ -112,6 +112,7 @@ def test_notes_of_another_program_contradict_nothing(tmp_path, capsys):
     assert (found["trial"]["max_prompt_length"], found["trial"]["vllm_max_model_length"]) == (512, 1024)
     assert notes.count("max_prompt_length=") == 1 and "max_prompt_length=512 (ms-swift's max_length)" in notes
     assert "as stated" not in notes
+    main(list(read(tmp_path, "run.sh", GRPO)))
     assert "vllm_limit_mm_per_prompt" not in capsys.readouterr().err
 
 
@@ -169,3 +170,75 @@ def test_what_accelerate_shards_of_another_program_is_refused(tmp_path, capsys, 
         (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
     said_so = refusal(tmp_path, "run.sh", f"accelerate launch {how} {program}\n", capsys)
     assert f"distributed_type={kind}: is how accelerate shards the model, and is not read where" in said_so
+
+
+LOADS = """from trl import GRPOConfig, GRPOTrainer
+kept = KEPT
+HOW
+GRPOTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()
+"""
+
+MADE = ["args = GRPOConfig()\nargs.model_init_kwargs = kept", "args = GRPOConfig(model_init_kwargs=kept)"]
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_an_entry_without_a_literal_of_how_a_model_loads_is_named(tmp_path, how):
+    """Of siyan-zhao/OPSD: the attention was taken as sdpa in silence."""
+    text = LOADS.replace("HOW", how).replace("KEPT", 'dict(attn_implementation=chosen(), torch_dtype="float16")')
+    facts = facts_of(read(tmp_path, "train.py", text, "trl=1.16"))
+    assert facts["trial"]["dtype"] == "float16"
+    assert "attn_implementation=sdpa (line 2 of train.py has no literal)" in " ".join(facts["notes"])
+
+
+@pytest.mark.parametrize("how", [*MADE, "args = GRPOConfig(model_init_kwargs=KEPT)"])
+@pytest.mark.parametrize("kept", ["other()", '{"trust_remote_code": True, **other()}'])
+def test_what_a_mapping_without_literals_may_state_is_named(tmp_path, how, kept):
+    """The type was said to be trl's default."""
+    facts = facts_of(read(tmp_path, "train.py", LOADS.replace("HOW", how).replace("KEPT", kept), "trl=1.16"))
+    notes = " ".join(facts["notes"])
+    assert "dtype=float32 (line " in notes
+    assert "attn_implementation=sdpa (line " in notes
+    assert notes.count("of train.py has no literal") == 2
+
+
+def test_an_entry_next_to_what_is_unknown_is_read(tmp_path):
+    text = LOADS.replace("HOW", 'args = GRPOConfig(model_init_kwargs={"dtype": "float16", **other()})')
+    facts = facts_of(read(tmp_path, "train.py", text.replace("KEPT", "{}"), "trl=1.16"))
+    assert facts["trial"]["dtype"] == "float16"
+    assert " ".join(facts["notes"]).count("has no literal") == 1
+
+
+ELSEWHERE = """from peft import LoraConfig
+from trl import SFTConfig, SFTTrainer
+def launch(rank=32, rows=4):
+    args = SFTConfig(per_device_train_batch_size=rows, max_length=64)
+    SFTTrainer(model="Qwen/Qwen2.5-0.5B", args=args, peft_config=LoraConfig(r=rank)).train()
+CALL
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["launch.remote(rows=2)", "launch.local(rows=2)", "launch.spawn(rows=2)", "launch(rows=2)"]
+)
+def test_a_function_that_runs_elsewhere_is_called(tmp_path, call):
+    """Of suyashss/rft_demo: the default rank of a function of Modal was lost."""
+    trial = facts_of(read(tmp_path, "train.py", ELSEWHERE.replace("CALL", call), "trl=1.16"))["trial"]
+    assert (trial["lora_rank"], trial["per_device_train_batch_size"]) == (32, 2)
+
+
+OWN_OPTIONS = """while (( GUARD )); do
+  case "$1" in
+    --rows) rows="$2"; shift 2;;
+    *) exit 1;;
+  esac
+done
+rows=${rows:-3}
+llamafactory-cli train OPTIONS --per_device_train_batch_size $rows
+"""
+
+
+@pytest.mark.parametrize("guard", ['"$#"', "$#", "$# > 0", "${#}", '"${#}" >= 1'])
+def test_options_that_a_script_does_not_get_are_passed_over(tmp_path, guard):
+    """Of DtYXs/Pre-DPO: every value with such an option was asked for."""
+    text = OWN_OPTIONS.replace("GUARD", guard).replace("OPTIONS", OPTIONS)
+    assert facts_of(read(tmp_path, "run.sh", text))["trial"]["per_device_train_batch_size"] == 3

@@ -184,8 +184,10 @@ def spell_out(tree: ast.Module) -> None:
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     calls: dict[str, list[ast.Call]] = {}
     for node in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        calls.setdefault(name, []).append(node)
+        match node.func:
+            case ast.Attribute(value=ast.Name() as run, attr="remote" | "local" | "spawn") if run.id in functions:
+                node.func = run  # of Modal and Ray
+        calls.setdefault(called_name(node), []).append(node)
     for call in calls.get("Fire", ())[:1]:
         if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id in functions:
             _take_options(tree, functions[call.args[0].id])

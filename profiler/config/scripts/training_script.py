@@ -189,6 +189,7 @@ class _Script:
         if isinstance(kept, ast.expr):
             self._found.values.pop(key, None)
             self._found.lines[key] = expression.lineno
+            self._found.state_entries(key, kept, self._evaluator.entries)
         else:
             self._found.values[key] = kept
 
@@ -327,7 +328,7 @@ class _Script:
                 self._found.unread[argument] = value
             elif isinstance(value, ast.expr):
                 self._found.lines[key], self._found.expressions[key] = line, value
-                self._found.state_entries(key, value, self._literal_or)
+                self._found.state_entries(key, value, self._evaluator.entries)
             else:
                 self._state(self._found.values, key, value)
 

@@ -4,7 +4,8 @@ import ast
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from profiler.config.scripts.names import OWN, QUANTISATION, called_name, entries, has_name, is_main, plain_name
+from profiler.config.foreign_text import entries
+from profiler.config.scripts.names import OWN, QUANTISATION, called_name, has_name, is_main, plain_name
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 """A function, or the script."""
