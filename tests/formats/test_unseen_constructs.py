@@ -1,5 +1,7 @@
 """Constructs of files in public repositories that were read for the first time: weights, references, other verls."""
 
+import re
+
 import pytest
 from rebuilt import facts_of, read
 
@@ -178,6 +180,8 @@ HOW
 GRPOTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()
 """
 
+PARSED = "args, of_model = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()\nargs.model_init_kwargs = kept"
+
 MADE = ["args = GRPOConfig()\nargs.model_init_kwargs = kept", "args = GRPOConfig(model_init_kwargs=kept)"]
 
 
@@ -206,6 +210,17 @@ def test_an_entry_next_to_what_is_unknown_is_read(tmp_path):
     facts = facts_of(read(tmp_path, "train.py", text.replace("KEPT", "{}"), "trl=1.16"))
     assert facts["trial"]["dtype"] == "float16"
     assert " ".join(facts["notes"]).count("has no literal") == 1
+
+
+def test_a_type_that_the_recipe_states_is_not_said_to_be_open(tmp_path):
+    """Of hexuandeng/REA-RL: the script's mapping takes it from its arguments."""
+    text = LOADS.replace("KEPT", "dict(torch_dtype=chosen(args))").replace("HOW", PARSED)
+    (tmp_path / "train.py").write_text(text.replace("GRPOConfig\n", "GRPOConfig, ModelConfig, TrlParser\n", 1))
+    (tmp_path / "recipe.yaml").write_text("torch_dtype: bfloat16\nmax_completion_length: 64\n")
+    line = "accelerate launch --num_processes 1 train.py --config recipe.yaml\n"
+    facts = facts_of(read(tmp_path, "run.sh", line, "trl=0.19"))
+    assert facts["trial"]["dtype"] == "bfloat16"
+    assert not re.search(r"\bdtype=", " ".join(facts["notes"]))
 
 
 ELSEWHERE = """from peft import LoraConfig

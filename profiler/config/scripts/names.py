@@ -328,7 +328,8 @@ class Found:
         if stated:
             why = f"{name} does not read them where it loads the model"
             yield Note(key="", text=f"no effect of {', '.join(stated)}: {why}")
-        unstated = [pair for pair in self.lines.items() if self.values.get(pair[0]) is None]
+        known = {KEY_OF.get(key, key) for key, value in self.values.items() if value is not None}
+        unstated = [pair for pair in self.lines.items() if KEY_OF.get(pair[0], pair[0]) not in known]
         notes = (assumed_note(key, f"{where(line)} has no literal") for key, line in unstated)
         yield from (note for note in notes if note is not None)
 
