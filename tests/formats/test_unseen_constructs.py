@@ -186,7 +186,7 @@ MADE = ["args = GRPOConfig()\nargs.model_init_kwargs = kept", "args = GRPOConfig
 
 
 @pytest.mark.parametrize("how", MADE)
-def test_an_entry_without_a_literal_of_how_a_model_loads_is_named(tmp_path, how):
+def test_an_entry_of_how_a_model_loads_is_named(tmp_path, how):
     """Of siyan-zhao/OPSD: the attention was taken as sdpa in silence."""
     text = LOADS.replace("HOW", how).replace("KEPT", 'dict(attn_implementation=chosen(), torch_dtype="float16")')
     facts = facts_of(read(tmp_path, "train.py", text, "trl=1.16"))
@@ -223,7 +223,7 @@ def test_a_type_that_the_recipe_states_is_not_said_to_be_open(tmp_path):
     assert not re.search(r"\bdtype=", " ".join(facts["notes"]))
 
 
-ELSEWHERE = """from peft import LoraConfig
+OF_MODAL = """from peft import LoraConfig
 from trl import SFTConfig, SFTTrainer
 def launch(rank=32, rows=4):
     args = SFTConfig(per_device_train_batch_size=rows, max_length=64)
@@ -235,9 +235,9 @@ CALL
 @pytest.mark.parametrize(
     "call", ["launch.remote(rows=2)", "launch.local(rows=2)", "launch.spawn(rows=2)", "launch(rows=2)"]
 )
-def test_a_function_that_runs_elsewhere_is_called(tmp_path, call):
+def test_a_function_that_modal_runs_is_called(tmp_path, call):
     """Of suyashss/rft_demo: the default rank of a function of Modal was lost."""
-    trial = facts_of(read(tmp_path, "train.py", ELSEWHERE.replace("CALL", call), "trl=1.16"))["trial"]
+    trial = facts_of(read(tmp_path, "train.py", OF_MODAL.replace("CALL", call), "trl=1.16"))["trial"]
     assert (trial["lora_rank"], trial["per_device_train_batch_size"]) == (32, 2)
 
 
