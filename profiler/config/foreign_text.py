@@ -10,6 +10,7 @@ import re
 import tomllib
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -131,6 +132,17 @@ def parse_python(text: str) -> ast.Module:
         raise ForeignTextError("has expressions that are nested too deep") from error
     except (SyntaxError, ValueError) as error:
         raise ForeignTextError(f"is not valid Python ({_one_line(error)})") from error
+
+
+def entries(expression: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Return the entries of ``{"key": value}`` and of ``dict(key=value)`` whose keys are literals."""
+    match expression:
+        case ast.Dict(keys=keys, values=values):
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, value
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+            yield from ((each.arg, each.value) for each in keywords if each.arg is not None)
 
 
 def _check_size(size_bytes: int, most_bytes: int) -> None:

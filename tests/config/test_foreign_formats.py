@@ -34,7 +34,7 @@ FILES = [
 
 COMMANDS = [
     ("LLaMA-Factory (llamafactory-cli)", "llamafactory-cli webui"),
-    ("LLaMA-Factory (--finetuning_type)", "python src/train.py \\\n  --finetuning_type lora \\\n  --stage sft"),
+    ("LLaMA-Factory (--finetuning_type)", "python train.py \\\n  --finetuning_type lora \\\n  --stage sft"),
     ("axolotl (axolotl inference)", "axolotl inference config.yml"),
     ("axolotl (-m axolotl.cli.evaluate)", "accelerate launch -m axolotl.cli.evaluate config.yml"),
     ("ms-swift (--rlhf_type)", "torchrun --nproc_per_node 2 rlhf.py \\\n  --rlhf_type grpo --model a/b"),

@@ -105,7 +105,11 @@ FORMATS = (
         commands=_called(
             r"\bllamafactory-cli\b", r"\bllama_?factory[./][\w./]+", r"--finetuning_type\b", r"\bsrc/train_bash\.py"
         ),
-        trains=_called(r"\bllamafactory-cli +train\b"),
+        trains=_called(
+            r"\bllamafactory-cli +train\b",
+            r"\bsrc/train\.py\b.*--finetuning_type",
+            r"(?i:llama[-_]?factory)\S*/src/train\.py",
+        ),
         modules=_words("llamafactory llmtuner"),
         vocabulary=LLAMA_FACTORY,
     ),

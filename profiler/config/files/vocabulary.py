@@ -268,7 +268,7 @@ def part_by(
 
 def _is_named(vocabulary: Vocabulary, path: str) -> bool:
     """Return whether the format has a key, although trl has none for it."""
-    is_free = path in vocabulary.free or path.rpartition(".")[2] in vocabulary.free
+    is_free = not vocabulary.free.isdisjoint((path, path.rpartition(".")[2], path.partition(".")[0]))
     return is_free or _neutral(vocabulary, path) is not None
 
 

@@ -118,32 +118,35 @@ def _of_variables(options: Arguments) -> object:
     return _product(options, PROCESSES, _NODES)
 
 
-def _of_visible(options: Arguments) -> object:
-    """Return the processes of llamafactory-cli: one per GPU that it sees."""
-    found, visible = _of_variables(options), options.values.get(_VISIBLE)
+def _of_launcher(options: Arguments) -> object:
+    """Return the processes of the launcher that starts a program's file or module; None if its options leave it open.
+
+    DeepSpeed's takes the GPUs that it sees.
+    """
+    found = (_of_accelerate(options), _of_deepspeed(options), _product(options, "nproc_per_node", "nnodes"))
+    return next((each for each in found if each is not None), None)
+
+
+def _or_seen(found: object, options: Arguments) -> object:
+    """Return one process per GPU that a command sees, where nothing else says how many there are."""
+    visible = options.values.get(_VISIBLE)
     return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
 
 
-def _of_axolotl(options: Arguments) -> object:
-    """Return the processes of axolotl: of its launcher, or one per GPU that it sees, because it starts accelerate."""
-    found, visible = (
-        _of_accelerate(options) or _product(options, "nproc_per_node", "nnodes"),
-        options.values.get(_VISIBLE),
-    )
-    return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
+def _of_seen(options: Arguments) -> object:
+    """Return the processes of axolotl and OpenRLHF: of the launcher, which takes the GPUs that it sees."""
+    return _or_seen(_of_launcher(options), options)
 
 
-def _of_openrlhf(options: Arguments) -> object:
-    """Return the processes of OpenRLHF: of DeepSpeed's launcher, which takes the GPUs that it sees, or of torchrun."""
-    found, visible = _of_deepspeed(options), options.values.get(_VISIBLE)
-    if found is None:
-        found = _product(options, "nproc_per_node", "nnodes")
-    return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
+def _of_llama_factory(options: Arguments) -> object:
+    """Return the processes of LLaMA-Factory: of the launcher of its file, or of its command."""
+    found = _of_launcher(options)
+    return _or_seen(_of_variables(options) if found is None else found, options)
 
 
 def _of_swift(options: Arguments) -> object:
     """Return the processes of ms-swift: of the launcher of its file, or by the variables of its own command."""
-    found = _product(options, "nproc_per_node", "nnodes")
+    found = _of_launcher(options)
     return _of_variables(options) if found is None else found
 
 
@@ -159,7 +162,7 @@ SWIFT = Launcher(
 LLAMA_FACTORY_CLI = Launcher(
     name="llamafactory-cli",
     starts=_called("llamafactory-cli"),
-    processes=_of_visible,
+    processes=_of_llama_factory,
     vocabulary=LLAMA_FACTORY,
     commands={"train": {}},
 )
@@ -167,7 +170,7 @@ LLAMA_FACTORY_CLI = Launcher(
 AXOLOTL_CLI = Launcher(
     name="axolotl",
     starts=_called("axolotl"),
-    processes=_of_axolotl,
+    processes=_of_seen,
     vocabulary=AXOLOTL,
     commands={"train": {}},
 )
@@ -175,7 +178,7 @@ AXOLOTL_CLI = Launcher(
 OPENRLHF_CLI = Launcher(
     name="openrlhf",
     starts=(),
-    processes=_of_openrlhf,
+    processes=_of_seen,
     vocabulary=OPENRLHF,
     commands={each: {COMMAND: each} for each in MODULES},
 )
@@ -203,6 +206,14 @@ _MODULES_OF_COMMANDS = {
 _FILE_OF_SWIFT = re.compile(r".*\bswift\b.*/cli/(sft|rlhf)\.py\W*")
 """The file of a command of ms-swift, also where Python says in which folder it is."""
 
+_FILE_OF_LLAMA_FACTORY = re.compile(r"(?:.*/)?src/train\.py")
+_FOLDER_OF_LLAMA_FACTORY = re.compile(r".*llama[-_]?factory.*/src/.*", re.IGNORECASE)
+_OF_LLAMA_FACTORY = frozenset({"--stage", "--finetuning_type"})
+"""Arguments that tell its file from a user's own of that name, where the name of its folder does not.
+
+Its file of releases before 0.8, `src/train_bash.py`, has other defaults, and is not read.
+"""
+
 _MODULE = ("m", "module")
 
 ACCELERATE_OPTIONS = frozenset(
@@ -229,6 +240,8 @@ class Started:
     is_module: bool = False
     is_stated: bool = True
     """Whether the line says what the program is."""
+    by: Launcher | None = None
+    """What starts a command of another program, whose options these are; None where it is the launcher."""
 
     @property
     def said(self) -> str:
@@ -253,7 +266,7 @@ def started(items: Sequence[Item], environment: Mapping[str, Value]) -> Started 
                 if launcher.commands:
                     return _command(launcher, own, environment)
                 found = _program(launcher, own)
-                return _with_variables(found, environment) if found.launcher in (SWIFT, OPENRLHF_CLI) else found
+                return _with_variables(found, environment) if found.by is not None else found
         if texts[place].endswith(".py") and "run" in texts[:place] and "uv" in texts[:place]:
             return _program(PYTHON, items[place:])
     return None
@@ -297,10 +310,12 @@ def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
         return _program(inner, rest)
     swift = _FILE_OF_SWIFT.fullmatch(value.text)
     if swift is not None:
-        return Started(launcher=SWIFT, options=options, program=swift[1], arguments=rest)
+        return Started(launcher=SWIFT, options=options, program=swift[1], arguments=rest, by=launcher)
+    if _is_llama_factory(value.text, rest):
+        return Started(launcher=LLAMA_FACTORY_CLI, options=options, program="train", arguments=rest, by=launcher)
     if is_module and value.text in _MODULES_OF_COMMANDS:
         command, program = _MODULES_OF_COMMANDS[value.text]
-        return Started(launcher=command, options=options, program=program, arguments=rest)
+        return Started(launcher=command, options=options, program=program, arguments=rest, by=launcher)
     return Started(
         launcher=launcher,
         options=options,
@@ -309,6 +324,12 @@ def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
         is_module=is_module,
         is_stated=value.is_known,
     )
+
+
+def _is_llama_factory(file: str, arguments: Sequence[Item]) -> bool:
+    names = {each.value.text for each in arguments}
+    is_named = _FOLDER_OF_LLAMA_FACTORY.fullmatch(file) is not None or names >= _OF_LLAMA_FACTORY
+    return _FILE_OF_LLAMA_FACTORY.fullmatch(file) is not None and is_named
 
 
 def accelerate_values(options: Mapping[str, object], stated: Mapping[str, object]) -> dict[str, object]:

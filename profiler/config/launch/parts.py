@@ -11,7 +11,7 @@ from profiler.config.files.companion_files import accelerate_part, with_inner_de
 from profiler.config.files.file_kinds import EXTENDS, assumed_note, assumed_sizes, extended_files, trl_part
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.own_sections import FileKeys
-from profiler.config.files.vocabulary import Vocabulary, memory_key, part_by
+from profiler.config.files.vocabulary import BY_KEYS, Vocabulary, memory_key, part_by
 from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import SIZES, Note, not_counted
@@ -34,6 +34,8 @@ _FILES = ("deepspeed", "fsdp_config", "deepspeed_config_file")
 
 _SHARDS = frozenset({"use_deepspeed", "use_fsdp"})
 """Options of `accelerate launch` that say how GPUs share memory, over its file."""
+
+_SHARED = ("fsdp", "deepspeed")
 
 _PRECISIONS = frozenset({"bf16", "fp16"})
 """Keys of transformers that say what accelerate's `mixed_precision` says, whose variable the trainer leaves as it is.
@@ -75,11 +77,19 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[JobFile, 
         options, arguments = _of_trl(arguments)
     job = _job_part(name, replace(found, options=options), read)
     unread = tuple(not_counted(f"what {name} passes on as {word}") for word in arguments.unread)
-    job = replace(job, notes=(*job.notes, *unread))
+    job = replace(job, notes=(*job.notes, *unread), faults=(*job.faults, *_of_other_shards(found, job)))
     parts = tuple(_program_parts(name, found, arguments, read))
     if not _PRECISIONS.isdisjoint(key for part in parts for key in part.values):
         job = _without_precision(job)
     return (job, *(_under(job, part) for part in parts))
+
+
+def _of_other_shards(found: Started, job: JobFile) -> Iterator[Fault]:
+    """Refuse what accelerate shards where it starts another program, which decides types of weights by its own keys."""
+    kind = "deepspeed" if job.job.get("zero_stage") else job.job.get("distributed_type")
+    if found.by is ACCELERATE and kind in _SHARED:
+        problem = f"is how accelerate shards the model, and is not read where it starts {found.launcher.name}"
+        yield Fault(key="distributed_type", found=show(kind), problem=problem, hint=f"Give {BY_KEYS}.")
 
 
 def _without_precision(job: JobFile) -> JobFile:
@@ -116,7 +126,7 @@ def _only(arguments: Arguments, keys: set[str]) -> Arguments:
 def _job_part(name: str, found: Started, read: FileReader) -> JobFile:
     """Return how the launcher shares the work."""
     notes: list[Note] = []
-    if found.launcher not in (ACCELERATE, TRL):
+    if found.launcher not in (ACCELERATE, TRL) and found.by is not ACCELERATE:
         count = found.launcher.processes(found.options)
         job: dict[str, object] = {"num_processes": count} if isinstance(count, int) else {}
         if count is not None and not job:
@@ -224,8 +234,13 @@ def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: Fi
         **{key: typed(key, text) for key, text in over.items()},
         **{key: value for key, value in variables.items() if key in vocabulary.by_rule},
     }
-    part = part_by(vocabulary, name, with_files(values, read), arguments.undecided)
-    return replace(part, faults=(*faults, *part.faults))
+    # Of rows of data only matters whether there are any: for an evaluation.
+    rows = {key: text for key, text in arguments.undecided.items() if key.endswith("dataset")}
+    others = {key: text for key, text in arguments.undecided.items() if key not in rows}
+    part = part_by(vocabulary, name, {**with_files(values, read), **rows}, others)
+    texts = [f"rows for an evaluation ({key}={text})" for key, text in rows.items() if key in vocabulary.by_rule]
+    notes = (*(Note(key="", text=text) for text in texts), *part.notes)
+    return replace(part, notes=notes, faults=(*faults, *part.faults))
 
 
 def _recipe_file(

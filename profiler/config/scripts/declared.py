@@ -59,6 +59,7 @@ class Declared:
 
     def __init__(self, tree: ast.Module) -> None:
         self.functions: dict[str, ast.FunctionDef] = {}
+        self.called = {called_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         twice: set[str] = set()
         classes: list[ast.ClassDef] = []
         for node in ast.walk(tree):

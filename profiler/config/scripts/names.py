@@ -3,12 +3,13 @@
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from profiler.config.files.file_kinds import assumed_note, assumed_value
 from profiler.config.files.own_sections import MOST_DIGITS, NoLiteralError
-from profiler.config.foreign_text import parse_python
+from profiler.config.foreign_text import entries, parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import CONTAINERS, KEY_OF, LOADED, OF_OLD_TRAINERS
@@ -179,17 +180,6 @@ def is_main(node: ast.AST) -> TypeGuard[ast.If]:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "__name__"
 
 
-def entries(expression: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """Return the entries of ``{"key": value}`` and of ``dict(key=value)`` whose keys are literals."""
-    match expression:
-        case ast.Dict(keys=keys, values=values):
-            for key, value in zip(keys, values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value, value
-        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
-            yield from ((each.arg, each.value) for each in keywords if each.arg is not None)
-
-
 RECIPES = {f"{recipe.in_classes}Config": recipe for recipe in Recipe}
 
 TRAINERS = {**{f"{recipe.in_classes}Trainer": recipe for recipe in Recipe}, "UnslothTrainer": Recipe.SFT}
@@ -201,6 +191,9 @@ CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForV
 
 ANY = "**"
 """The name of arguments that are a mapping."""
+
+_LOADED_BY = {"model_init_kwargs": ("dtype", "attn_implementation")}
+"""What a mapping may state among what a script adds to it."""
 
 SCORES = "ForSequenceClassification"
 """The end of classes of models that score rows."""
@@ -224,6 +217,9 @@ NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path
 
 PREPARES = "prepare_model_for_kbit_training"
 """The function of peft that casts weights of 16 bits to float32 (`peft/utils/other.py`, 0.21)."""
+
+QUANTISATION = "quantization_config"
+MAKES_BITS = frozenset({"BitsAndBytesConfig", "get_quantization_config"})
 
 RECOMPUTES = ("gradient_checkpointing_enable", PREPARES)
 """Functions that make a model compute layers again in its backward pass."""
@@ -282,15 +278,20 @@ class Found:
                 hint = f"Give {own}= as well, or keep one training in the file."
                 self.faults.append(Fault(key=own, found=show_of(value), problem=problem, hint=hint))
 
-    def state_entries(self, key: str, expression: ast.expr, literal_or: Callable[[ast.expr, object], object]) -> None:
-        """Read the entries of a mapping of which others are no literals."""
-        known: dict[str, object] = {}
-        for name, value in entries(expression) if key in CONTAINERS else ():
-            found = literal_or(value, value)
-            if isinstance(found, ast.expr):
-                self.lines[LOADED.get(name, name)] = value.lineno
-            else:
-                known[name] = found
+    def state_entries(self, key: str, expression: ast.expr, read: Callable[[ast.expr], Mapping[str, object]]) -> None:
+        """Read the entries of a mapping of which others are no literals, by what returns them or raises."""
+        found: dict[str, object] = {}
+        try:
+            found |= read(expression) if key in CONTAINERS else {}
+        except NoLiteralError:  # what it adds may state more: ``{"key": value, **other()}``
+            written = dict(entries(expression))
+            with suppress(NoLiteralError):
+                found |= read(ast.Dict(keys=[ast.Constant(each) for each in written], values=[*written.values()]))
+            stated = {LOADED.get(each, each) for each in found}
+            found |= dict.fromkeys([each for each in _LOADED_BY.get(key, ()) if each not in stated], expression)
+        unread = {LOADED.get(name, name): each for name, each in found.items() if isinstance(each, ast.expr)}
+        self.lines |= {name: getattr(each, "lineno", expression.lineno) for name, each in unread.items()}
+        known = {name: each for name, each in found.items() if not isinstance(each, ast.expr)}
         if known:
             self.values.setdefault(key, known)
 
@@ -327,7 +328,8 @@ class Found:
         if stated:
             why = f"{name} does not read them where it loads the model"
             yield Note(key="", text=f"no effect of {', '.join(stated)}: {why}")
-        unstated = [pair for pair in self.lines.items() if self.values.get(pair[0]) is None]
+        known = {KEY_OF.get(key, key) for key, value in self.values.items() if value is not None}
+        unstated = [pair for pair in self.lines.items() if KEY_OF.get(pair[0], pair[0]) not in known]
         notes = (assumed_note(key, f"{where(line)} has no literal") for key, line in unstated)
         yield from (note for note in notes if note is not None)
 

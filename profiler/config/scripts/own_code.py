@@ -184,8 +184,10 @@ def spell_out(tree: ast.Module) -> None:
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     calls: dict[str, list[ast.Call]] = {}
     for node in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        calls.setdefault(name, []).append(node)
+        match node.func:
+            case ast.Attribute(value=ast.Name() as run, attr="remote" | "local" | "spawn") if run.id in functions:
+                node.func = run  # of Modal and Ray
+        calls.setdefault(called_name(node), []).append(node)
     for call in calls.get("Fire", ())[:1]:
         if call.args and isinstance(call.args[0], ast.Name) and call.args[0].id in functions:
             _take_options(tree, functions[call.args[0].id])
@@ -326,6 +328,12 @@ _OF_TRANSFORMERS = ("Trainer", "Seq2SeqTrainer")
 def plain_trainers(tree: ast.Module) -> set[str]:
     """Return the names of transformers' trainers, and of the script's classes that derive from them."""
     return {*_OF_TRANSFORMERS, *derived_trainers(tree, _OF_TRANSFORMERS)}
+
+
+def given_arguments(tree: ast.Module, calls: Sequence[ast.Call]) -> list[str]:
+    """Return what of the calls gets ``args`` as a trainer does, and is none of transformers'."""
+    given = {called_name(each) for each in calls if any(key.arg == "args" for key in each.keywords)}
+    return sorted(name for name in given - plain_trainers(tree) if name.endswith("Trainer"))
 
 
 def _own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from profiler.config.scripts.declared import Declared
 from profiler.config.scripts.evaluation import Evaluator
-from profiler.config.scripts.names import LOADER, PREPARES, called_name, owner_name, plain_name
+from profiler.config.scripts.names import LOADER, PREPARES, called_name, is_main, owner_name, plain_name
 
 
 @dataclass
@@ -67,16 +67,8 @@ def _branches(
     for branch, runs in ((_listed(node.body), True), (_listed(node.orelse), False)):
         is_passed = holds is not None and holds is not runs
         yield from (
-            (each, is_certain and (holds is not None or _is_main(node)), why if is_passed else None) for each in branch
+            (each, is_certain and (holds is not None or is_main(node)), why if is_passed else None) for each in branch
         )
-
-
-def _is_main(node: ast.If | ast.IfExp) -> bool:
-    """Return whether the condition is that the script is started."""
-    match node.test:
-        case ast.Compare(left=ast.Name(id="__name__")):
-            return True
-    return False
 
 
 def _listed(branch: "ast.expr | Sequence[ast.stmt]") -> "Sequence[ast.AST]":

@@ -22,8 +22,10 @@ from profiler.config.scripts.names import (
     ANY,
     CAUSAL,
     LOADER,
+    MAKES_BITS,
     NAMES_OF_MODELS,
     PREPARES,
+    QUANTISATION,
     RECIPES,
     RECOMPUTES,
     SCORES,
@@ -42,15 +44,15 @@ from profiler.config.scripts.own_code import (
     add_modules,
     derived_trainers,
     foreign_trainers,
+    given_arguments,
     imported,
     of_own_trainers,
-    plain_trainers,
     spell_out,
     trains_without_trl,
 )
 from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
-from profiler.config.scripts.variables import with_one_name_each, with_own_classes, without_aliases
+from profiler.config.scripts.variables import with_one_name_each, with_own_classes, with_quantisation, without_aliases
 from profiler.config.trl.argument_keys import (
     BITSANDBYTES,
     KEY_OF,
@@ -84,6 +86,7 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     spell_out(tree)
     with_own_classes(tree, TRL_CLASSES)
     with_one_name_each(tree)
+    with_quantisation(tree)
     return _Script(name, tree, given, said).part()
 
 
@@ -140,14 +143,9 @@ class _Script:
         if len(recipes) > 1:
             hint, both = f"Give recipe={'|'.join(recipes)} as well.", " and ".join(recipes)
             self._found.faults.append(self._refused(f"trains by {both}, and one recipe is allowed", hint))
-        self._trainers |= dict.fromkeys(self._own_trainers(), recipes[0]) if recipes else {}
+        is_open = not self._called(*self._trainers) and (self._declared.parsed_of_trl or self._called(*self._configs))
+        self._trainers |= dict.fromkeys(given_arguments(self._tree, self._calls), recipes[0]) if is_open else {}
         return recipes[0] if recipes else None
-
-    def _own_trainers(self) -> Iterator[str]:
-        """Return what gets trl's arguments as a trainer where no trainer of trl is called."""
-        if not self._called(*self._trainers) and (self._declared.parsed_of_trl or self._called(*self._configs)):
-            given = {called_name(each) for each in self._calls if given_argument(each, "args")}
-            yield from (name for name in given - plain_trainers(self._tree) if name.endswith("Trainer"))
 
     def _read_parsed(self) -> None:
         """Read what a parser fills: defaults of the script's own classes, a line's arguments, and what it sets then."""
@@ -164,13 +162,8 @@ class _Script:
                 self._found.values[key] = value
         undecided = [pair for pair in self._given.undecided.items() if pair[0] not in self._found.values]
         self._found.notes += filter(None, (assumed_note(k, f"{self._given.line} has {text}") for k, text in undecided))
-        self._without_adapter()
-
-    def _without_adapter(self) -> None:
-        """Leave out an adapter that the script does not make of its arguments."""
-        values = self._found.values
-        if values.get("use_peft") is True and not self._called("get_peft_config", "LoraConfig"):
-            values.pop("use_peft")
+        if self._found.values.get("use_peft") is True and not self._called("get_peft_config", "LoraConfig"):
+            self._found.values.pop("use_peft")  # the script makes no adapter of its arguments
             self._found.notes.append(Note(key="tuning", text=f"tuning=full ({self._name} does not use use_peft)"))
 
     def _configs_read(self) -> list[ast.Call]:
@@ -196,6 +189,7 @@ class _Script:
         if isinstance(kept, ast.expr):
             self._found.values.pop(key, None)
             self._found.lines[key] = expression.lineno
+            self._found.state_entries(key, kept, self._evaluator.entries)
         else:
             self._found.values[key] = kept
 
@@ -267,26 +261,26 @@ class _Script:
         trained = SCORES if recipe is Recipe.REWARD else CAUSAL  # or what scores completions
         for call in [each for each in self._called(LOADER) if trained is CAUSAL and owner_name(each).endswith(SCORES)]:
             self._found.read_reward_model(call, self._literal_or)
-        self._read_trained_model(trained)
+        has_adapter = self._read_trained_model(trained)
         for call in () if "model_name_or_path" in self._found.values else self._called(*self._trainers):
             self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._found.read_rewards(call, self._literal_or)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
-            self._read_reference(call)
+            self._read_reference(call, has_adapter=has_adapter)
             if all(any(of_old_trainer(each, self._where)) for each in called):
                 self._found.earlier += of_old_trainer(call, self._where)
 
-    def _read_reference(self, call: ast.Call) -> None:
+    def _read_reference(self, call: ast.Call, *, has_adapter: bool) -> None:
         """Refuse a reference that trl keeps because it is given, where it would have none of its own."""
         has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
-        if has_none and given_argument(call, "ref_model", 1):
+        if (has_none or has_adapter) and given_argument(call, "ref_model", 1):
             problem = "is a second model, which trl keeps where it would need none, and which has no formula here"
             fault = Fault(key="ref_model", found=self._where(call.lineno), problem=problem, hint="Leave it out.")
             self._found.faults.append(fault)
 
-    def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
-        """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
+    def _read_trained_model(self, classes: str | tuple[str, ...]) -> bool:
+        """Read the loads that reach the trainer, or else all of `classes`; return whether one is of an adapter."""
         models = [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
         is_quantised = self._found.values.get("load_in_4bit") is True
         trained = trained_model(self._tree, models, self._reached, is_quantised=is_quantised)
@@ -305,6 +299,11 @@ class _Script:
         for load in loads:
             self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             self._read_type(load)
+            given = [] if self._declared.called & MAKES_BITS else given_argument(load.call, QUANTISATION)
+            for line in [each.lineno for each in given if self._literal_or(each, each) is not None]:
+                problem = f"loads weights by a {QUANTISATION} ({self._where(line)}) that is no BitsAndBytesConfig"
+                self._found.faults.append(self._refused(f"{problem}, and no other has a formula", f"Give {BY_KEYS}."))
+        return trained.adapter_line is not None
 
     def _read_type(self, load: Load) -> None:
         """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
@@ -329,7 +328,7 @@ class _Script:
                 self._found.unread[argument] = value
             elif isinstance(value, ast.expr):
                 self._found.lines[key], self._found.expressions[key] = line, value
-                self._found.state_entries(key, value, self._literal_or)
+                self._found.state_entries(key, value, self._evaluator.entries)
             else:
                 self._state(self._found.values, key, value)
 

@@ -4,7 +4,8 @@ import ast
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from profiler.config.scripts.names import OWN, called_name, has_name, is_main, plain_name
+from profiler.config.foreign_text import entries
+from profiler.config.scripts.names import OWN, QUANTISATION, called_name, has_name, is_main, plain_name
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 """A function, or the script."""
@@ -370,3 +371,30 @@ def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, in
                 known = id(node) in certain and (owner, name) not in found
                 found[owner, name] = (value if known else ast.Slice()), node.lineno
     return found
+
+
+def with_quantisation(tree: ast.Module) -> None:
+    """Make `BitsAndBytesConfig(...)` of each mapping with ``load_in_`` keys that is a ``quantization_config``."""
+    # `AutoQuantizationConfig.from_dict` of transformers 5.23 does so.
+    given = [each.value for each in ast.walk(tree) if isinstance(each, ast.keyword) and each.arg == QUANTISATION]
+    names = {QUANTISATION, *(each.id for each in given if isinstance(each, ast.Name))}
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.keyword(arg=str(name))
+                | ast.Assign(targets=[ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name)))])
+            ) if name in names:
+                node.value = _in_bits(node.value)
+            case ast.Dict(keys=keys, values=values):
+                named = [isinstance(each, ast.Constant) and each.value == QUANTISATION for each in keys]
+                node.values = [_in_bits(each) if is_it else each for each, is_it in zip(values, named, strict=True)]
+
+
+def _in_bits(value: ast.expr) -> ast.expr:
+    if isinstance(value, ast.IfExp):
+        value.body, value.orelse = _in_bits(value.body), _in_bits(value.orelse)
+    keywords = [ast.keyword(arg=key, value=each) for key, each in entries(value)]
+    if not any((each.arg or "").startswith("load_in_") for each in keywords):
+        return value
+    made = ast.Call(func=ast.Name(id="BitsAndBytesConfig", ctx=ast.Load()), args=[], keywords=keywords)
+    return ast.fix_missing_locations(ast.copy_location(made, value))

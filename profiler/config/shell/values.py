@@ -167,6 +167,8 @@ def calculated(expression: str, spelled: str, shell: Shell) -> Value:
     unknown = Value(text=spelled, is_known=False)
     if len(expression) > _LONGEST:
         return unknown
+    arguments = shell.values.get("#", Value(text="0"))
+    expression = _HOW_MANY.sub(arguments.text, expression) if arguments.is_known else expression
     plain = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", expression).strip()
     plain = _CHOICE.sub(r"(\2) if (\1) else (\3)", plain)
     try:
@@ -248,6 +250,7 @@ _LONGEST_PROBE = 300
 _EXPR = re.compile(r"""(?:\$\(|`)\s*expr((?:\s+(?:\d+|\$\{?[A-Za-z_]\w*\}?|[-+/%]|\\\*|'\*'|"\*"))+)\s*[)`]""")
 """A calculation by `expr`, whose words are numbers, variables and operators: ``$(expr 16 / $nproc_per_node)``."""
 
+_HOW_MANY = re.compile(r"""(['"]?)\$(?:#|\{#\})\1""")
 _CHOICE = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)")
 """One choice, ``a > b ? a : b``, which Python spells in another order."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import FieldReader, show
-from profiler.config.verl.keys import BLOCK, RECOMPUTE, ROLLOUT_NAME
+from profiler.config.verl.keys import BLOCK, DEFAULTS, RECOMPUTE, ROLLOUT_NAME
 from profiler.domain.verl import VLLM, Release, Strategy, VerlJob
 
 _WITHOUT_FORMULA = re.compile(
@@ -102,6 +102,9 @@ Source: `collect_lora_params` in `utils/fsdp_utils.py` of verl, which without `l
 _SECTIONS_OF_MEMORY = ("actor_rollout_ref.", "critic.", "reward_model.")
 """Sections in which a key that is not known may change memory."""
 
+_SECTIONS = frozenset(key.partition(".")[0] for tables in DEFAULTS.values() for table in tables for key in table)
+"""Sections of verl; of any other, numbers may be sizes of a changed verl, such as ``agent_grpo.n``."""
+
 _NAMES_MODEL = re.compile(
     r"(?!(actor_rollout_ref|critic|reward_model|reward)\.).*\.(model\.path|model_path|model_name(_or_path)?)"
 )
@@ -160,8 +163,13 @@ def unknown_notes(unknown: Mapping[str, object], job: VerlJob, values: FieldRead
     return tuple(
         not_counted(f"what {key}={show(value)} changes")
         for key, value in unknown.items()
-        if key.startswith(sections) and value not in (None, False, "", [], {})
+        if (key.startswith(sections) and value not in (None, False, "", [], {})) or _is_size_of_fork(key, value)
     )
+
+
+def _is_size_of_fork(key: str, value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and bool(value) and key.partition(".")[0] not in _SECTIONS
 
 
 def other_models(unknown: Mapping[str, object]) -> tuple[Note, ...]:

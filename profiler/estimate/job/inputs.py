@@ -199,7 +199,7 @@ def _inputs(
         unknown = () if command.options.strict else (*reading.unknown, *part.unknown)
         # A default is not named a second time where the file takes the value from elsewhere, or by release.
         of_part = (each for each in part.notes if each.is_open or each.key == "num_processes")
-        named_keys = {each.key for each in (*version_notes, *of_part) if each.key}
+        named_keys = {*part.trial, *(each.key for each in (*version_notes, *of_part) if each.key)}
         own = [note for note in reading.notes if note.key not in named_keys]
         notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")

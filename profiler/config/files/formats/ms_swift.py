@@ -251,6 +251,7 @@ MS_SWIFT = Vocabulary(
         "attn_impl": "attn_implementation",
         "modules_to_save": "lora_modules_to_save",
         "target_parameters": "lora_target_parameters",
+        "vllm_max_model_len": "vllm_max_model_length",
     },
     values={"attn_implementation": {"flash_attn": "flash_attention_2"}},
     defaults={
