@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from maintenance.releases.estimated import estimated_bytes
-from maintenance.releases.runs import CODE, RUNS, SAID, Run, has_ended
+from maintenance.releases.runs import CODE, RUNS, SAID, Run, Size, has_ended
 from profiler.domain.errors import shortened
 from profiler.storage.files.atomic import write_atomically
 
@@ -26,7 +27,7 @@ _NO_ANSWER = " has no answer (failed): "
 _OTHERS = ("torch", "trl", "transformers", "peft")
 """Packages of which all but one stay as they are."""
 
-_KEYS = ("package", "release", "trainer", "tuning")
+_KEYS = ("package", "release", "trainer", "tuning", "model", "gpus")
 _SIZES = ("allocated_bytes", "reserved_bytes", "estimated_bytes")
 _ORDER = {run: place for place, run in enumerate(RUNS)}
 
@@ -106,13 +107,18 @@ def runs_in(tables: Tables) -> Sequence[Run]:
     return _runs(tables[0])
 
 
+def of_size(rows: pd.DataFrame, size: Size) -> pd.DataFrame:
+    """Return the rows of one size."""
+    return rows[(rows.model == size.model) & (rows.gpus == size.gpus)]
+
+
 def _in_order(table: pd.DataFrame) -> pd.DataFrame:
     places = pd.Series([_ORDER[run] for run in _runs(table)], index=table.index, dtype=int)
     return table.loc[places.sort_values(kind="stable").index].reset_index(drop=True)
 
 
 def _runs(table: pd.DataFrame) -> list[Run]:
-    return [_run(row) for row in table.to_dict("records")]
+    return [run_of(row) for row in table.to_dict("records")]
 
 
 def _estimated(rows: pd.DataFrame) -> pd.DataFrame:
@@ -160,8 +166,8 @@ def jumps(rows: pd.DataFrame, tensors: pd.DataFrame) -> list[Jump]:
     """Return every jump of a job, in the order of jobs and releases; a release that has failed is passed over."""
     found = []
     ended = rows[rows.end == "ok"]
-    for _, own in ended.groupby(["package", "trainer", "tuning"], sort=False):
-        sizes = {_run(row): int(row["allocated_bytes"]) for row in own.to_dict("records")}
+    for _, own in ended.groupby([key for key in _KEYS if key != "release"], sort=False):
+        sizes = {run_of(row): int(row["allocated_bytes"]) for row in own.to_dict("records")}
         for before, after in pairwise(sorted(sizes, key=_ORDER.__getitem__)):
             if abs(sizes[after] / sizes[before] - 1) > LEAST_JUMP:
                 changes = _changes(_held(tensors, before), _held(tensors, after), LEAST_SHARE * sizes[after])
@@ -177,8 +183,9 @@ def jumps(rows: pd.DataFrame, tensors: pd.DataFrame) -> list[Jump]:
     return found
 
 
-def _run(row: Mapping[object, object]) -> Run:
-    return Run(**{key: str(row[key]) for key in _KEYS})
+def run_of(row: Mapping[Any, Any]) -> Run:
+    """Return the run of a row."""
+    return Run(**{key: row[key] for key in _KEYS})
 
 
 def _held(tensors: pd.DataFrame, run: Run) -> dict[str, int]:

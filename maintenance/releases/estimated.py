@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from maintenance.releases.runs import GPU, SCRIPT, TRL, Run
+from maintenance.releases.runs import GPU, MODELS, SCRIPT, TRL, Run
 from profiler.api import UsageError, estimate, read_recipe
 
 RECIPE = SCRIPT.with_suffix(".yaml")
@@ -26,6 +26,9 @@ _TUNINGS: Mapping[str, Mapping[str, object]] = {
 """Keys by tuning; `BitsAndBytesConfig` leaves double quantisation off."""
 
 
+_FSDP: Mapping[str, object] = {"distributed_type": "fsdp", "fsdp_version": 2}
+"""What `trl_recipe_fsdp.yaml` says."""
+
 _ASKS_FOR_FLOAT32 = (0, 27)
 """The first minor release of trl that does. Before, transformers decides the type of weights: from its release 5 on it
 is that of the checkpoint, bfloat16. Source: `create_model_from_path` in `trl/trainer/utils.py` of 0.24 and 0.27.2."""
@@ -44,6 +47,9 @@ def estimated_bytes(run: Run) -> int | None:
         **_ROWS[run.trainer],
         "tuning": run.tuning,
         **_TUNINGS[run.tuning],
+        "model": MODELS[run.model],
+        **(_FSDP if run.gpus > 1 else {}),
+        "num_processes": run.gpus,
     }
     if (first, second) < _ASKS_FOR_FLOAT32:
         keys["dtype"] = "bfloat16"

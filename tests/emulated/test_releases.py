@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from maintenance.releases.compared import (
     CAUSES,
@@ -17,18 +18,22 @@ from maintenance.releases.compared import (
     merged,
     read_causes,
     rows_of,
+    run_of,
 )
 from maintenance.releases.estimated import estimated_bytes
 from maintenance.releases.main import PAGE, main
-from maintenance.releases.page import figure_of, releases_page
+from maintenance.releases.page import drawn, figure_of, releases_page
 from maintenance.releases.runs import (
     CODE,
+    FSDP,
+    MODELS,
     PACKAGES,
     PEFT,
     RUNS,
     SCRIPT,
     TRL,
     Run,
+    Size,
     emulate,
     has_ended,
     run_pending,
@@ -98,6 +103,39 @@ def test_tensors_below_the_end_of_a_list_are_not_named(two):
     assert jump.changes == []
 
 
+def test_jobs_of_several_sizes_are_apart(tmp_path):
+    """No jump leads from one to the other, and each has a table and a figure."""
+    peaks_by_job = {"sft, lora": 5 * GIB, "sft, lora, 7B": 30 * GIB, "sft, full, 0.5B, 2 GPUs": 3 * GIB}
+    for run in RUNS:
+        if (run.package, run.release) == ("trl", "1.16.0") and run.job in peaks_by_job:
+            left(tmp_path, run, peaks_by_job[run.job], {"weights": GIB})
+    tables = rows_of(tmp_path)
+    assert jumps(*tables) == []
+    assert [figure_of(*each) for each in drawn(tables[0])] == ["trl.png", "trl-7B.png", "trl-0.5B-2-GPUs.png"]
+    page = releases_page(*tables, {})
+    for peaks in (
+        "| trl, 0.5B | SFT, full | SFT, lora | DPO, full | DPO, lora | GRPO, full | GRPO, lora |",
+        "| trl, 7B | SFT, lora | SFT, qlora | GRPO, lora | GRPO, qlora |",
+        "| trl, 0.5B, 2 GPUs | SFT, full | GRPO, full |",
+    ):
+        assert peaks in page
+    assert "| Qwen2.5-7B | 1 of 112 | 1 | 1 |" in page
+
+
+def test_a_job_of_another_size_says_so_to_its_script():
+    sizes = {(run.size.title, run.tuning): run for run in RUNS if run.package == "trl" and run.trainer == "sft"}
+    words = {key: run.command for key, run in sizes.items()}
+    script = (str(SCRIPT), "--trainer", "sft")
+    assert words["0.5B", "full"] == script
+    assert words["7B", "lora"] == (*script, "--lora", "--model", "Qwen/Qwen2.5-7B")
+    assert words["0.5B, 2 GPUs", "full"] == ("accelerate", "launch", "--config_file", str(FSDP), *script)
+    settings = yaml.safe_load(SCRIPT.with_suffix(".yaml").read_text())
+    assert settings["model_name_or_path"] == MODELS[Size().model]
+    assert yaml.safe_load(FSDP.read_text())["num_processes"] == max(run.gpus for run in RUNS)
+    folders = [run.folder(Path()) for run in RUNS]
+    assert len(set(folders)) == len(folders)
+
+
 def test_what_is_kept_makes_the_same_page(two, tmp_path):
     left(two, SFT[2], 1, {}, code=3)
     found = rows_of(two)
@@ -120,7 +158,7 @@ def test_what_was_found_joins_what_is_kept(two, tmp_path):
     assert list(rows.allocated_bytes) == [9 * GIB, 12 * GIB, 3 * GIB]
     assert list(tensors[tensors.what == "weights"].bytes) == [4 * GIB, 2 * GIB, GIB]
     page = releases_page(rows, tensors, {})
-    assert page.index("## trl\n") < page.index(f"]({figure_of(TRL)})") < page.index("## peft\n")
+    assert page.index("## trl\n") < page.index(f"]({figure_of(TRL, Size())})") < page.index("## peft\n")
     assert "Others: torch 1, trl 1, transformers 1." in page
 
 
@@ -193,7 +231,7 @@ def test_the_command_runs_and_writes(tmp_path, capsys, monkeypatch):
     assert f"2 of {len(RUNS)} runs have ended" in capsys.readouterr().out
     assert main([*words, f"runs={tmp_path / 'third'}", "again=true"], **parts) == EXIT_SOME_TRIALS_FAILED
     assert f"2 of {len(RUNS)} runs have ended" in capsys.readouterr().out
-    assert [path.name for path in (tmp_path / "releases").glob("*.png")] == [figure_of(PEFT)]
+    assert [path.name for path in (tmp_path / "releases").glob("*.png")] == [figure_of(PEFT, Size())]
     assert main([f"results_dir={tmp_path}"]) == EXIT_OK
     assert main([f"results_dir={tmp_path / 'none'}"]) == EXIT_USAGE
     assert "has neither runs nor tables" in capsys.readouterr().err
@@ -221,14 +259,13 @@ def test_every_run_is_another():
 def test_the_kept_page_is_that_of_its_tables():
     rows, tensors = kept(KEPT)
     assert (KEPT / PAGE).read_text() == releases_page(rows, tensors, read_causes(KEPT))
-    assert {path.name for path in KEPT.glob("*.png")} == {f"{name}.png" for name in set(rows.package)}
+    assert {path.name for path in KEPT.glob("*.png")} == {figure_of(package, size) for package, size in drawn(rows)}
 
 
 def test_kept_estimates_are_those_of_today():
     rows, _ = kept(KEPT)
     some = rows[rows.estimated_bytes.notna()][::9]
-    runs = [Run(**{key: row[key] for key in ("package", "release", "trainer", "tuning")}) for _, row in some.iterrows()]
-    assert [estimated_bytes(run) for run in runs] == list(some.estimated_bytes)
+    assert [estimated_bytes(run) for run in map(run_of, some.to_dict("records"))] == list(some.estimated_bytes)
 
 
 def test_every_cause_belongs_to_a_jump():
@@ -244,9 +281,9 @@ def test_the_kept_peaks_are_possible():
     ran = rows[rows.end == "ok"]
     assert len(ran) >= 60
     assert (ran.allocated_bytes <= ran.reserved_bytes).all()
-    # 494,032,768 parameters in float32 or bfloat16; AdamW has two more, and gradients, in full.
-    least = ran.tuning.map({"full": 4 * 2, "lora": 2}) * 494_032_768
-    assert (ran.allocated_bytes > least).all()
-    keys = ["package", "release", "trainer", "tuning"]
+    # Parameters in float32 or bfloat16, or half a byte each; AdamW has two more, and gradients, in full.
+    parameters = ran.model.map({"0.5B": 494_032_768, "7B": 7_615_616_512}) / ran.gpus
+    assert (ran.allocated_bytes > ran.tuning.map({"full": 4 * 2, "lora": 2, "qlora": 0.5}) * parameters).all()
+    keys = ["package", "release", "trainer", "tuning", "model", "gpus"]
     held, peaks = tensors.groupby(keys).bytes.sum(), ran.set_index(keys).allocated_bytes
     assert (held[peaks.index] <= peaks).all()
