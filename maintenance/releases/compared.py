@@ -1,6 +1,7 @@
 """What the runs say: a row of each, the tensors of its peak, and between which releases memory jumps."""
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from maintenance.releases.estimated import estimated_bytes
-from maintenance.releases.runs import CODE, RUNS, SAID, Run, Size, has_ended
+from maintenance.releases.runs import CODE, OTHERS, RUNS, SAID, VERSIONS, Run, Size, has_ended, package_of
 from profiler.domain.errors import shortened
 from profiler.storage.files.atomic import write_atomically
 
@@ -23,9 +24,6 @@ LEAST_SHARE = 0.005
 """Of the peak: tensors that came or went with fewer bytes are not named."""
 
 _NO_ANSWER = " has no answer (failed): "
-
-_OTHERS = ("torch", "trl", "transformers", "peft")
-"""Packages of which all but one stay as they are."""
 
 _KEYS = ("package", "release", "trainer", "tuning", "model", "gpus")
 _SIZES = ("allocated_bytes", "reserved_bytes", "estimated_bytes")
@@ -81,7 +79,7 @@ def rows_of(place: Path) -> Tables:
     for run in RUNS:
         if has_ended(run, place):
             rows.append({**_keys(run), **_row(run, run.folder(place))})
-            tensors.extend({**_keys(run), **each} for each in _tensors(run.folder(place)))
+            tensors.extend({**_keys(run), **each} for each in _tensors(run, run.folder(place)))
     return _tables(rows, tensors)
 
 
@@ -89,7 +87,7 @@ def _tables(rows: Sequence[Mapping[str, object]], tensors: Sequence[Mapping[str,
     columns = [*_KEYS, "end", *_SIZES, "phase", "others"]
     return _estimated(pd.DataFrame(rows, columns=columns)), pd.DataFrame(
         tensors, columns=[*_KEYS, "what", "tensors", "bytes"]
-    )
+    ).astype({"tensors": "Int64"})
 
 
 def merged(found: Tables, kept: Tables) -> Tables:
@@ -136,13 +134,46 @@ def _table(folder: Path, name: str) -> pd.DataFrame | None:
 
 
 def _row(run: Run, folder: Path) -> dict[str, object]:
+    if package_of(run).engine:
+        return _row_of_command(run, folder)
     runs = _table(folder, "scripts")
     if (folder / CODE).read_text().strip() != "0" or runs is None or runs.status[0] != "ok":
         return {"end": _last_sentence((folder / SAID).read_text("utf-8", errors="replace"))}
     (found,) = runs.to_dict("records")
     sizes = {f"{metric}_bytes": int(found[f"peak_{metric}_bytes"]) for metric in ("allocated", "reserved")}
-    others = ", ".join(f"{name} {found[f'{name}_version']}" for name in _OTHERS if name != run.package)
-    return {"end": "ok", **sizes, "phase": found["peak_phase"], "others": others}
+    versions = {name: found[f"{name}_version"] for name in OTHERS if f"{name}_version" in found}
+    return {"end": "ok", **sizes, "phase": found["peak_phase"], "others": _others(run, versions)}
+
+
+def _others(run: Run, versions: Mapping[str, object]) -> str:
+    own = package_of(run).installed
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if name != own)
+
+
+def _row_of_command(run: Run, folder: Path) -> dict[str, object]:
+    process = _trainer_of(folder)
+    if (folder / CODE).read_text().strip() != "0" or process is None:
+        return {"end": _last_sentence((folder / SAID).read_text("utf-8", errors="replace"))}
+    phases = process["phases"]
+    peak = _peak_of(process)
+    return {
+        "end": "ok",
+        "allocated_bytes": peak["allocated_bytes"],
+        "reserved_bytes": max(phase["reserved_bytes"] for phase in phases),
+        "phase": peak["phase"],
+        "others": _others(run, json.loads((folder / VERSIONS).read_text())),
+    }
+
+
+def _trainer_of(folder: Path) -> dict[str, Any] | None:
+    """Return the process of a command that trains, of the first rank; None if there is none."""
+    records = [json.loads(path.read_text()) for path in folder.glob("jobs/*/job.json")]
+    found = [each for record in records for each in record["memory"]["processes"] if "trains" in each["roles"]]
+    return next((each for each in found if each["rank"] in (None, 0)), None)
+
+
+def _peak_of(process: Mapping[str, Any]) -> dict[str, Any]:
+    return max(process["phases"], key=lambda phase: phase["allocated_bytes"])
 
 
 def _last_sentence(text: str) -> str:
@@ -152,7 +183,13 @@ def _last_sentence(text: str) -> str:
     return shortened(re.sub(r" in \S+/bin/python\b.*", "", said), 200)
 
 
-def _tensors(folder: Path) -> Iterable[dict[str, object]]:
+def _tensors(run: Run, folder: Path) -> Iterable[dict[str, object]]:
+    if package_of(run).engine:
+        process = _trainer_of(folder)
+        # Of a process there are categories alone, and no number of tensors.
+        for share in () if process is None else _peak_of(process)["shares"]:
+            yield {"what": share["category"], "tensors": None, "bytes": share["size_bytes"]}
+        return
     found = _table(folder, "script_largest")
     for row in () if found is None else found.to_dict("records"):
         what = row["name"] or row["library"] or row["line"] or "a backward pass, or a library's own code"
@@ -222,7 +259,7 @@ def kept(folder: Path) -> Tables:
     if not (folder / ROWS).exists():
         return _tables([], [])
     rows = pd.read_csv(folder / ROWS, dtype=dict.fromkeys(_SIZES, "Int64"))
-    return rows, pd.read_csv(folder / TENSORS)
+    return rows, pd.read_csv(folder / TENSORS, dtype={"tensors": "Int64"})
 
 
 def read_causes(folder: Path) -> Mapping[tuple[str, str, str], str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from maintenance.releases.runs import GPU, MODELS, SCRIPT, TRL, Run
+from maintenance.releases.runs import GPU, MODELS, SCRIPT, TRL, Run, package_of
 from profiler.api import UsageError, estimate, read_recipe
 
 RECIPE = SCRIPT.with_suffix(".yaml")
@@ -40,7 +40,8 @@ def estimated_bytes(run: Run) -> int | None:
     The release of trl decides defaults and the way to compute the loss, as for `estimate trl=`. That of another package
     decides nothing.
     """
-    release = run.release if run.package == TRL.name else TRL.releases[-1]
+    package = package_of(run)
+    release = run.release if package.installed == TRL.name else TRL.releases[-1]
     first, second, *_ = map(int, release.split("."))
     keys: dict[str, object] = {
         "lengths": "forced",
@@ -49,6 +50,7 @@ def estimated_bytes(run: Run) -> int | None:
         **_TUNINGS[run.tuning],
         "model": MODELS[run.model],
         **(_FSDP if run.gpus > 1 else {}),
+        **({"use_vllm": True, "vllm_mode": "colocate"} if package.engine else {}),
         "num_processes": run.gpus,
     }
     if (first, second) < _ASKS_FOR_FLOAT32:

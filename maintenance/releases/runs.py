@@ -76,6 +76,15 @@ class Package:
     """Those whose memory it may change."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """What a release takes for granted and the others no longer have, by how the release begins."""
+    engine: str = ""
+    """The package of an engine that makes the completions, next to the trainer; the word of the script for it."""
+    distribution: str = ""
+    """Its name where packages are installed from, if that is another one."""
+
+    @property
+    def installed(self) -> str:
+        """The name of what is installed."""
+        return self.distribution or self.name
 
     @property
     def sizes(self) -> Sequence[Size]:
@@ -101,6 +110,16 @@ TRL = Package(
     ),
     needs={"": "requests"},
 )
+TRL_WITH_VLLM = Package(
+    name="trl-vllm",
+    distribution="trl",
+    engine="vllm",
+    releases=("1.9.2", "1.10.0", "1.11.0", "1.12.0", "1.13.0", "1.14.2", "1.15.0", "1.16.0"),
+    jobs=_jobs(("grpo",), TUNINGS[1::-1], _ONE),
+    needs={"": "requests"},
+)
+"""Those that accept the vLLM of `emulated_environments/trl.txt`, 0.24.0: from 1.9 on (`is_vllm_available` in
+`trl/import_utils.py`: 0.17.0 to 0.25.1). 1.8 accepts up to 0.23.0, 1.6 up to 0.19.0, 0.29 up to 0.12.0."""
 TRANSFORMERS = Package(
     name="transformers",
     releases=(
@@ -130,7 +149,7 @@ BITSANDBYTES = Package(
     jobs=(*_jobs(("sft",), ("qlora",), _ONE), *_jobs(("sft", "grpo"), ("qlora",), _LARGE)),
 )
 """From the first on that transformers 5.23 accepts."""
-PACKAGES: Sequence[Package] = (TRL, TRANSFORMERS, PEFT, ACCELERATE, BITSANDBYTES)
+PACKAGES: Sequence[Package] = (TRL, TRL_WITH_VLLM, TRANSFORMERS, PEFT, ACCELERATE, BITSANDBYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,14 +176,32 @@ class Run:
     @property
     def command(self) -> tuple[str, ...]:
         """Return the script and its words, with the launcher of several GPUs in front."""
-        launcher = () if self.gpus == 1 else ("accelerate", "launch", "--config_file", str(FSDP))
+        engine, launcher = package_of(self).engine, tuple[str, ...]()
+        if engine:
+            launcher = ("python",)
+        elif self.gpus > 1:
+            launcher = ("accelerate", "launch", "--config_file", str(FSDP))
         model = () if self.model == Size.model else ("--model", MODELS[self.model])
         tuning = () if self.tuning == TUNINGS[0] else (f"--{self.tuning}",)
-        return (*launcher, str(SCRIPT), "--trainer", self.trainer, *tuning, *model)
+        words = (*tuning, *model, *((f"--{engine}",) if engine else ()))
+        return (*launcher, str(SCRIPT), "--trainer", self.trainer, *words)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of `profiler.run` for its cards: an engine is followed in commands, not in scripts."""
+        if package_of(self).engine:
+            return (f"gpus={self.gpus}x{GPU}",)
+        several = () if self.gpus == 1 else ("events=early", f"num_processes={self.gpus}")
+        return ("backend=emulated", f"gpu={GPU}", *several)
 
     def folder(self, place: Path) -> Path:
         """Return the folder of its results."""
         return place / self.package / self.release / f"{self.trainer}-{self.tuning}{self.size.ending}"
+
+
+def package_of(run: Run) -> Package:
+    """Return the package of a run."""
+    return next(package for package in PACKAGES if package.name == run.package)
 
 
 RUNS: Sequence[Run] = tuple(
@@ -181,8 +218,11 @@ RUNS: Sequence[Run] = tuple(
     for job in package.jobs
 )
 
-SAID, CODE = "said.txt", "exit_code.txt"
-"""In the folder of a run: what the command printed, and its exit code, which is written last."""
+SAID, CODE, VERSIONS = "said.txt", "exit_code.txt", "versions.json"
+"""In the folder of a run: what the command printed; its exit code, which is written last; and versions of packages."""
+
+OTHERS = ("torch", "trl", "transformers", "peft", "vllm")
+"""Packages of which all but one stay as they are."""
 
 
 def has_ended(run: Run, place: Path) -> bool:
@@ -211,9 +251,9 @@ def python_of(run: Run, place: Path, base: Path) -> Path:
     own = Path(_said(str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
     (own / "base.pth").write_text(of_base + "\n")
     pip = (str(base), "-m", "pip", "install", "--quiet", "--target", str(own))
-    needs = next(package.needs for package in PACKAGES if package.name == run.package)
-    also = [each for begin, each in needs.items() if run.release.startswith(begin)]
-    _said(*pip, "--no-deps", f"{run.package}=={run.release}", *also)
+    package = package_of(run)
+    also = [each for begin, each in package.needs.items() if run.release.startswith(begin)]
+    _said(*pip, "--no-deps", f"{package.installed}=={run.release}", *also)
     for wanted in unmet(own, of_base):
         _said(*pip, "--no-deps", *wanted)
     (folder / CODE).write_text("0")
@@ -264,8 +304,7 @@ def emulate(run: Run, place: Path, python: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     keys = (
-        *("backend=emulated", f"gpu={GPU}", f"python={python}", "breakdown=true", "strict=false", "steps=2"),
-        *(() if run.gpus == 1 else ("events=early", f"num_processes={run.gpus}")),
+        *(*run.keys, f"python={python}", "breakdown=true", "strict=false", "steps=2"),
         *(f"timeout_s={TIMEOUT_S}", f"results_dir={folder}"),
     )
     with (folder / SAID).open("w", encoding="utf-8") as said:
@@ -275,6 +314,9 @@ def emulate(run: Run, place: Path, python: Path) -> None:
             stderr=subprocess.STDOUT,
             check=False,
         )
+    if package_of(run).engine:  # the record of a command has no versions
+        program = f"import importlib.metadata as m, json; print(json.dumps({{n: m.version(n) for n in {OTHERS}}}))"
+        (folder / VERSIONS).write_text(_said(str(python), "-c", program))
     (folder / CODE).write_text(str(done.returncode))
 
 
