@@ -312,7 +312,7 @@ CLOSED_FORM = (
         "Set it to false: such trials of trl's trainers fail in torch, in a sweep too.",
     ),
     _sharded({"recipe": Recipe.REWARD, "distributed_type": DistributedType.FSDP, "fsdp_version": anything}),
-    _sharded({"dtype": _NOT_BFLOAT16}),
+    _sharded({"dtype": _NOT_BFLOAT16, "distributed_type": DistributedType.DEEPSPEED}),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),
     _sharded({"logprobs": _UNKNOWN_LOGPROBS}),

@@ -87,6 +87,19 @@ def test_only_adapters_are_trained_in_float32():
     assert found.units.layer == 14_912_384 + 8_798_208 // 24
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_weights_are_gathered_in_bfloat16_whatever_their_type(dtype):
+    """Trained weights have shards in float32; frozen ones keep the type that they were loaded in."""
+    shape = _architecture(MODEL)
+
+    def peak(**keys: Any) -> int:
+        return estimate(_sharded(**keys), shape).peak_allocated_bytes
+
+    assert peak(dtype=dtype) == peak(dtype="bfloat16")
+    wider = PARAMETERS // 2 + REST if dtype == "float32" else 0  # 2 B each on 4 GPUs
+    assert peak(dtype=dtype, tuning="lora") == peak(dtype="bfloat16", tuning="lora") + wider
+
+
 def test_layers_compute_with_adapters_in_bfloat16():
     shape = _architecture(MODEL)
     alone, sharded = (_spec(tuning="lora"), _sharded(tuning="lora"))
@@ -412,7 +425,6 @@ def test_the_estimate_is_near_the_emulation(model, gpus, reshard):
         {"fsdp_version": 1},
         {"fsdp_offload_params": True},
         {"logprobs": "sliced"},
-        {"dtype": "float32"},
     ],
 )
 def test_what_has_no_formula_is_refused_by_name(keys):

@@ -1,5 +1,6 @@
 """What each release costs: runs that go on, jumps and their tensors, the page, and the kept result."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from maintenance.releases.runs import (
     RUNS,
     SCRIPT,
     TRL,
+    TRL_WITH_VLLM,
+    VERSIONS,
     Run,
     Size,
     emulate,
@@ -119,7 +122,53 @@ def test_jobs_of_several_sizes_are_apart(tmp_path):
         "| trl, 0.5B, 2 GPUs | SFT, full | GRPO, full |",
     ):
         assert peaks in page
-    assert "| Qwen2.5-7B | 1 of 112 | 1 | 1 |" in page
+    assert [page.count(f" {peak}.00 (") for peak in (5, 30, 3)] == [1, 1, 1]
+    assert f"| Qwen2.5-7B | 1 of {sum(run.model == '7B' for run in RUNS)} | 1 | 1 |" in page
+
+
+def test_a_run_with_an_engine_has_the_peak_of_its_trainer(tmp_path):
+    """Of the first rank, at its highest phase, with categories in place of tensors."""
+    before, after = [run for run in RUNS if run.package == TRL_WITH_VLLM.name and run.tuning == "lora"][:2]
+    words = ["python", str(SCRIPT), "--trainer", "grpo", "--lora", "--vllm"]
+    assert (before.keys, list(before.command)) == (("gpus=1xh100-80gb",), words)
+    for run, logits in ((before, 3 * GIB), (after, GIB)):
+        phases = [
+            {"phase": "load", "allocated_bytes": GIB, "reserved_bytes": 9 * GIB, "shares": []},
+            {
+                "phase": "forward",
+                "allocated_bytes": 2 * GIB + logits,
+                "reserved_bytes": 2 * GIB + logits,
+                "shares": [{"category": "logits", "size_bytes": logits}, {"category": "weights", "size_bytes": GIB}],
+            },
+        ]
+        others = [{"roles": [], "rank": None, "phases": []}, {"roles": ["trains"], "rank": 1, "phases": phases[:1]}]
+        record = {"memory": {"processes": [*others, {"roles": ["trains", "generates"], "rank": 0, "phases": phases}]}}
+        folder = run.folder(tmp_path)
+        (folder / "jobs" / "trl_recipe").mkdir(parents=True)
+        (folder / "jobs" / "trl_recipe" / "job.json").write_text(json.dumps(record))
+        (folder / VERSIONS).write_text('{"torch": "2", "trl": "1", "vllm": "0.24"}')
+        (folder / SAID).write_text("")
+        (folder / CODE).write_text("0")
+    rows, tensors = rows_of(tmp_path)
+    (row, _) = rows.to_dict("records")
+    assert (row["phase"], row["others"]) == ("forward", "torch 2, vllm 0.24")
+    assert (row["allocated_bytes"], row["reserved_bytes"]) == (5 * GIB, 9 * GIB)
+    (jump,) = jumps(rows, tensors)
+    assert list(jump.changes) == [Change(what="logits", before_bytes=3 * GIB, after_bytes=GIB)]
+    keep(rows, tensors, tmp_path / "kept")
+    assert releases_page(*kept(tmp_path / "kept"), {}) == releases_page(rows, tensors, {})
+    (before.folder(tmp_path) / CODE).write_text("3")
+    (before.folder(tmp_path) / SAID).write_text("no such engine\n")
+    assert list(rows_of(tmp_path)[0].end) == ["no such engine", "ok"]
+
+
+def test_the_closed_form_knows_the_size_of_a_run():
+    """A model of 7B, two GPUs that share a model, and an engine next to the trainer."""
+    newest = [run for run in RUNS if run.release == TRL.releases[-1] and run.trainer == "grpo"]
+    found = {(run.package, run.job): (estimated_bytes(run) or 0) / GIB for run in newest}
+    assert found["trl", "grpo, lora, 7B"] - found["trl", "grpo, lora"] > 4 * (7_615_616_512 - 494_032_768) / GIB
+    assert found["trl", "grpo, full, 0.5B, 2 GPUs"] < found["trl", "grpo, full"] - 2 * 4 * 494_032_768 / 2 / GIB
+    assert found["trl-vllm", "grpo, lora"] - found["trl", "grpo, lora"] > 20
 
 
 def test_a_job_of_another_size_says_so_to_its_script():
@@ -245,7 +294,7 @@ def test_releases_are_in_order_and_one_is_the_tested_one(package):
     pinned = dict(
         line.split("==") for line in (SCRIPT.parents[2] / "constraints.txt").read_text().split() if "==" in line
     )
-    assert pinned[package.name] in package.releases[-2:]
+    assert pinned[package.installed] in package.releases[-2:]
 
 
 def test_every_run_is_another():
