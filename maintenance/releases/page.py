@@ -7,7 +7,7 @@ import pandas as pd
 
 from maintenance.pages.kept_page import kept_page
 from maintenance.releases.compared import LEAST_JUMP, Change, Jump, jumps, of_size, run_of
-from maintenance.releases.runs import FSDP, MODELS, PACKAGES, RUNS, Package, Size
+from maintenance.releases.runs import ACCEPTED_VLLM, FSDP, MODELS, PACKAGES, RUNS, VLLM, Package, Size
 from profiler.domain.memory import as_gib, mib_text
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import escaped, markdown_table
@@ -99,6 +99,12 @@ def _blocks(
     failed = rows[rows.end != "ok"]
     yield f"## {package.name}"
     yield f"Others: {'; '.join(rows.others.dropna().unique())}."
+    if package.engine:
+        bounds = "; ".join(f"{release} {accepted}" for release, accepted in ACCEPTED_VLLM.items())
+        yield (
+            f"GRPO whose completions vLLM {VLLM} makes on the same GPU, with the releases that accept it. What each "
+            f"release of trl accepts (`is_vllm_available` in `trl/import_utils.py`, before 0.24 its metadata): {bounds}."
+        )
     for _, size in drawn(rows):
         yield f"![Peak of allocated memory by release of {package.name}, {size.title}]({figure_of(package, size)})"
         yield _peaks(package, size, of_size(rows, size))

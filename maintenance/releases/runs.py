@@ -10,6 +10,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from profiler.domain.errors import ProfilerError
@@ -110,16 +111,43 @@ TRL = Package(
     ),
     needs={"": "requests"},
 )
+VLLM = "0.24.0"
+"""The emulated release of vLLM (`emulated_environments/trl.txt`)."""
+ACCEPTED_VLLM: Mapping[str, str] = {
+    **dict.fromkeys(("0.19.1", "0.20.0"), ">=0.8.3"),
+    **dict.fromkeys(("0.21.0", "0.22.2", "0.23.1"), ">=0.10.0"),
+    **dict.fromkeys(("0.24.0", "0.25.1"), "==0.10.2"),
+    "0.26.2": ">=0.10.2,<=0.11.2",
+    **dict.fromkeys(("0.27.2", "0.28.0", "0.29.1"), ">=0.10.2,<=0.12.0"),
+    "1.0.0": ">=0.10.2,<=0.17.1",
+    "1.1.0": ">=0.11.0,<=0.17.1",
+    "1.2.0": ">=0.11.0,<=0.18.0",
+    **dict.fromkeys(("1.3.0", "1.4.0", "1.5.1"), ">=0.12.0,<=0.18.0"),
+    "1.6.0": ">=0.12.0,<=0.19.0",
+    "1.7.1": ">=0.14.0,<=0.23.0",
+    "1.8.0": ">=0.16.0,<=0.23.0",
+    "1.9.2": ">=0.17.0,<=0.25.1",
+    "1.10.0": ">=0.17.0,<=0.26.0",
+    **dict.fromkeys(("1.11.0", "1.12.0"), ">=0.19.0,<=0.27.1"),
+    "1.13.0": ">=0.19.1,<=0.28.0",
+    "1.14.2": ">=0.20.0,<=0.30.0",
+    "1.15.0": ">=0.21.0,<=0.31.0",
+    "1.16.0": ">=0.22.0,<=0.31.0",
+}
+"""Releases of vLLM that each release of trl accepts.
+
+Source: `is_vllm_available` in `trl/import_utils.py`, which warns of others. Before 0.24 it looks at no release: these are
+of the extra `vllm` in the package's metadata.
+"""
 TRL_WITH_VLLM = Package(
     name="trl-vllm",
     distribution="trl",
     engine="vllm",
-    releases=("1.9.2", "1.10.0", "1.11.0", "1.12.0", "1.13.0", "1.14.2", "1.15.0", "1.16.0"),
+    releases=tuple(each for each in TRL.releases if VLLM in SpecifierSet(ACCEPTED_VLLM[each])),
     jobs=_jobs(("grpo",), TUNINGS[1::-1], _ONE),
     needs={"": "requests"},
 )
-"""Those that accept the vLLM of `emulated_environments/trl.txt`, 0.24.0: from 1.9 on (`is_vllm_available` in
-`trl/import_utils.py`: 0.17.0 to 0.25.1). 1.8 accepts up to 0.23.0, 1.6 up to 0.19.0, 0.29 up to 0.12.0."""
+"""Those that accept the emulated vLLM."""
 TRANSFORMERS = Package(
     name="transformers",
     releases=(

@@ -25,6 +25,7 @@ from maintenance.releases.estimated import estimated_bytes
 from maintenance.releases.main import PAGE, main
 from maintenance.releases.page import drawn, figure_of, releases_page
 from maintenance.releases.runs import (
+    ACCEPTED_VLLM,
     CODE,
     FSDP,
     MODELS,
@@ -295,6 +296,12 @@ def test_releases_are_in_order_and_one_is_the_tested_one(package):
         line.split("==") for line in (SCRIPT.parents[2] / "constraints.txt").read_text().split() if "==" in line
     )
     assert pinned[package.installed] in package.releases[-2:]
+
+
+def test_vllm_runs_with_the_releases_that_accept_it():
+    assert tuple(ACCEPTED_VLLM) == tuple(TRL.releases)
+    assert TRL_WITH_VLLM.releases[-8:] == TRL.releases[-8:]
+    assert {"1.7.1", "1.8.0"}.isdisjoint(TRL_WITH_VLLM.releases)
 
 
 def test_every_run_is_another():
