@@ -103,7 +103,8 @@ def _blocks(
         bounds = "; ".join(f"{release} {accepted}" for release, accepted in ACCEPTED_VLLM.items())
         yield (
             f"GRPO whose completions vLLM {VLLM} makes on the same GPU, with the releases that accept it. What each "
-            f"release of trl accepts (`is_vllm_available` in `trl/import_utils.py`, before 0.24 its metadata): {bounds}."
+            "release of trl accepts (`is_vllm_available` in `trl/import_utils.py`, before 0.24 its metadata): "
+            f"{bounds}."
         )
     for _, size in drawn(rows):
         yield f"![Peak of allocated memory by release of {package.name}, {size.title}]({figure_of(package, size)})"

@@ -136,8 +136,8 @@ ACCEPTED_VLLM: Mapping[str, str] = {
 }
 """Releases of vLLM that each release of trl accepts.
 
-Source: `is_vllm_available` in `trl/import_utils.py`, which warns of others. Before 0.24 it looks at no release: these are
-of the extra `vllm` in the package's metadata.
+Source: `is_vllm_available` in `trl/import_utils.py`, which warns of others. Before 0.24 it looks at no release: these
+are of the extra `vllm` in the package's metadata.
 """
 TRL_WITH_VLLM = Package(
     name="trl-vllm",
