@@ -141,7 +141,7 @@ def _row(run: Run, folder: Path) -> dict[str, object]:
         return {"end": _last_sentence((folder / SAID).read_text("utf-8", errors="replace"))}
     (found,) = runs.to_dict("records")
     sizes = {f"{metric}_bytes": int(found[f"peak_{metric}_bytes"]) for metric in ("allocated", "reserved")}
-    versions = {name: found[f"{name}_version"] for name in OTHERS if f"{name}_version" in found}
+    versions = {name: found[f"{name}_version"] for name in OTHERS if pd.notna(found.get(f"{name}_version"))}
     return {"end": "ok", **sizes, "phase": found["peak_phase"], "others": _others(run, versions)}
 
 

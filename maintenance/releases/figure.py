@@ -26,9 +26,9 @@ def releases_figure(rows: pd.DataFrame, package: Package, size: Size) -> Figure:
         panels = figure.subplots(len(trainers), sharex=True, squeeze=False)[:, 0]
         for axes, trainer in zip(panels, trainers, strict=True):
             for tuning, marker in _MARKERS.items():
-                if (trainer, tuning) not in jobs:
-                    continue
                 own = ended[(ended.trainer == trainer) & (ended.tuning == tuning)]
+                if own.empty:
+                    continue
                 own = own.assign(place=own.release.map(places)).sort_values("place")
                 axes.step(
                     own.place,

@@ -56,7 +56,13 @@ def left(place: Path, run: Run, allocated: int, tensors: dict[str, int], code: i
     tables = folder / "scripts" / "trl_recipe"
     tables.mkdir(parents=True, exist_ok=True)
     versions = {f"{name}_version": "1" for name in ("torch", "trl", "transformers", "peft")}
-    row = {"status": "ok", **versions, "peak_allocated_bytes": allocated, "peak_reserved_bytes": allocated + MIB}
+    row = {
+        "status": "ok",
+        **versions,
+        "vllm_version": None,
+        "peak_allocated_bytes": allocated,
+        "peak_reserved_bytes": allocated + MIB,
+    }
     pd.DataFrame([{**row, "peak_phase": "forward"}]).to_parquet(tables / "scripts.parquet")
     largest = [
         {"name": "", "library": what, "line": "", "tensors": 1, "bytes": size}
