@@ -118,7 +118,8 @@ def _blocks(
     yield _jumps(own, causes) if own else f"None: the peaks of a job differ by at most {_spread(rows):.3%}."
     if len(failed):
         yield f"### What does not run with {package.name}"
-        yield "With the other packages as they are: an older release may run with those of its time."
+        always = "With the other packages as they are: an older release may run with those of its time."
+        yield " ".join(filter(None, (always, package.why_some_fail)))
         yield _failed(failed)
 
 

@@ -81,6 +81,8 @@ class Package:
     """The package of an engine that makes the completions, next to the trainer; the word of the script for it."""
     distribution: str = ""
     """Its name where packages are installed from, if that is another one."""
+    why_some_fail: str = ""
+    """What some releases fail for, in the sources."""
 
     @property
     def installed(self) -> str:
@@ -110,6 +112,9 @@ TRL = Package(
         *_SHARDED,
     ),
     needs={"": "requests"},
+    why_some_fail="The packages that GRPO and DPO of 0.19 to 0.28 miss are optional. `_is_package_available` of "
+    "transformers 5 returns a pair, `(False, None)` for a package that is missing, and these releases take it for true "
+    "(such as `is_weave_available` in `trl/import_utils.py`). 0.29 has a function of its own.",
 )
 VLLM = "0.24.0"
 """The emulated release of vLLM (`emulated_environments/trl.txt`)."""
@@ -175,6 +180,8 @@ BITSANDBYTES = Package(
     name="bitsandbytes",
     releases=("0.46.1", "0.47.0", "0.48.2", "0.49.2", "0.50.2"),
     jobs=(*_jobs(("sft",), ("qlora",), _ONE), *_jobs(("sft", "grpo"), ("qlora",), _LARGE)),
+    why_some_fail="The wheels before 0.48 have no library for CUDA 13 (`libbitsandbytes_cuda130.so`), for which torch "
+    "is built.",
 )
 """From the first on that transformers 5.23 accepts."""
 PACKAGES: Sequence[Package] = (TRL, TRL_WITH_VLLM, TRANSFORMERS, PEFT, ACCELERATE, BITSANDBYTES)

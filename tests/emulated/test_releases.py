@@ -22,7 +22,7 @@ from maintenance.releases.compared import (
     run_of,
 )
 from maintenance.releases.estimated import estimated_bytes
-from maintenance.releases.main import PAGE, main
+from maintenance.releases.main import PAGE, chosen, main
 from maintenance.releases.page import drawn, figure_of, releases_page
 from maintenance.releases.runs import (
     ACCEPTED_VLLM,
@@ -291,6 +291,14 @@ def test_the_command_runs_and_writes(tmp_path, capsys, monkeypatch):
     assert main([f"results_dir={tmp_path}"]) == EXIT_OK
     assert main([f"results_dir={tmp_path / 'none'}"]) == EXIT_USAGE
     assert "has neither runs nor tables" in capsys.readouterr().err
+
+
+def test_releases_with_an_engine_run_if_they_are_named():
+    """The base of the others has no vLLM."""
+    others = [run for run in RUNS if run.package != TRL_WITH_VLLM.name]
+    assert chosen(None) == others
+    assert chosen(TRL_WITH_VLLM.name) == [run for run in RUNS if run not in others]
+    assert {run.package for run in chosen(PEFT.name)} == {PEFT.name}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
