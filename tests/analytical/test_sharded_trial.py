@@ -401,6 +401,23 @@ def test_rows_that_are_split_are_near_the_emulation(keys, forward, backward):
     assert found[Phase.FORWARD].total_bytes <= found[Phase.BACKWARD].total_bytes
 
 
+WIDE = [
+    ({"recipe": "sft", "lengths": "forced"}, 4_166_195_712),
+    ({"recipe": "sft", "lengths": "forced", "tuning": "lora"}, 1_424_471_552),
+    ({"recipe": "sft", "lengths": "forced", "tuning": "lora", "dtype": "float16"}, 1_177_502_720),
+    ({"recipe": "dpo", "lengths": "forced"}, 6_003_830_784),
+    ({"recipe": "dpo", "lengths": "forced", "dtype": "float16"}, 5_754_109_440),
+    ({"recipe": "grpo", "lengths": "forced", "rollout": "synthetic", "tuning": "lora"}, 1_433_424_384),
+]
+"""Bytes of rank 0 of 4, by torch's counters on an emulated card: keys, in float32 unless stated, and the peak."""
+
+
+@pytest.mark.parametrize(("keys", "peak"), WIDE)
+def test_weights_of_other_types_are_near_the_emulation(keys, peak):
+    spec = _sharded(**{"dtype": "float32", **keys})
+    assert estimate(spec, _architecture(MODEL)).peak_allocated_bytes == pytest.approx(peak, rel=0.005)
+
+
 # Compared with torch's counters on emulated cards (`+grid=fsdp`, qwen2.5-3b and 7b; torch 2.13, accelerate 1.15).
 EMULATED = {
     ("qwen2.5-3b", 4, True): 17.84,
