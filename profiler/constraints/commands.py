@@ -164,7 +164,9 @@ _closed_form = partial(Constraint, Where.CLOSED_FORM)
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 """Ways to train in which GPUs have parts of the model."""
 
-_UNKNOWN_LOGPROBS = other_than(Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
+_KNOWN_LOGPROBS = (Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
+_IN_CHUNKS = tuple(each for each in Logprobs if each.chunked_loss is not None)
+_UNKNOWN_LOGPROBS = other_than(*_KNOWN_LOGPROBS)
 _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.IN_TYPE)))
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 
@@ -315,7 +317,8 @@ CLOSED_FORM = (
     _sharded({"dtype": _NOT_BFLOAT16, "distributed_type": DistributedType.DEEPSPEED}),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),
-    _sharded({"logprobs": _UNKNOWN_LOGPROBS}),
+    _sharded({"logprobs": other_than(*_KNOWN_LOGPROBS, *_IN_CHUNKS)}),
+    _sharded({"logprobs": one_of(*_IN_CHUNKS), "zero_stage": stated}),
     # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.
     _closed_form(
         {"lora_dropout": other_than(0), "lora_target_modules": anything, "model": anything},

@@ -418,6 +418,14 @@ def test_weights_of_other_types_are_near_the_emulation(keys, peak):
     assert estimate(spec, _architecture(MODEL)).peak_allocated_bytes == pytest.approx(peak, rel=0.005)
 
 
+@pytest.mark.parametrize(("logprobs", "peak"), [("chunked_nll", 5_956_437_504), ("chunked_nll_cast", 5_331_059_200)])
+def test_a_loss_in_chunks_is_near_the_emulation_of_trl(logprobs, peak):
+    """Without autocast around the model, a widened head and its product stay in float32: trl 1.7.1 and 1.14.2."""
+    keys = {"recipe": "sft", "lengths": "forced", "max_length": 513, "gradient_accumulation_steps": 2}
+    spec = _sharded(2, **keys, logprobs=logprobs)
+    assert estimate(spec, _architecture(MODEL)).peak_allocated_bytes == pytest.approx(peak, rel=0.003)
+
+
 # Compared with torch's counters on emulated cards (`+grid=fsdp`, qwen2.5-3b and 7b; torch 2.13, accelerate 1.15).
 EMULATED = {
     ("qwen2.5-3b", 4, True): 17.84,
