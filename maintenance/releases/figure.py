@@ -45,6 +45,7 @@ def releases_figure(rows: pd.DataFrame, package: Package, size: Size) -> Figure:
             axes.set_title(f"{trainer.upper()}, {size.title}", loc="left", size=10)
             axes.set_ylabel("peak, GiB (emulated)", size=9)
             axes.set_ylim(0, 1.1 * highest if highest > 0 else 1)
+        panels[-1].set_xlim(-0.5, len(places) - 0.5)
         panels[-1].set_xticks(list(places.values()), list(places), rotation=60, ha="right", size=8)
         panels[-1].set_xlabel(f"release of {package.name}")
         named = {text: line for axes in panels for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}

@@ -169,13 +169,14 @@ def _estimated(rows: pd.DataFrame) -> str:
         "autocast, whose copies of the weights stay until the loss is there. In trl 1.6 and 1.14 they are gone when "
         "the model's forward ends (`_get_per_token_logps` in `trl/trainer/grpo_trainer.py`); simulated so, the peak is "
         "that of the run to 0.05 %. Where the peak is in "
-        "backward nothing differs. The lowest is QLoRA with transformers 5.1, whose loading has no formula (below). "
+        "backward nothing differs. The lowest is QLoRA with transformers 5.1, whose loading has no formula (below).\n\n"
         "FSDP 2 of weights in float32, trl's default from 0.27 on, was refused before these runs: accelerate keeps "
         "trained weights in float32 and gathers all in bfloat16, whatever type they were loaded in, so that 0.27 "
-        "changes nothing there. The closed form was written so from the source, and then compared; so was SFT of 1.7 to "
-        "1.14 with FSDP 2, whose loss in chunks runs without autocast there. GRPO of 0.29 to 1.14 with FSDP 2 is 3 to "
-        "16 % too high: the autocast of this project's trainer widens the log-softmax to float32, which trl computes "
-        "in the type of FSDP's outputs, bfloat16 (`selective_log_softmax` in `trl/trainer/utils.py`)."
+        "changes nothing there. The closed form was written so from the source, and then compared. SFT of 1.7 to 1.14 "
+        "with FSDP 2 was refused too: its formulas are those of one GPU without autocast, written when 1.7.1 and "
+        "1.14.2 had run, and the others had not. GRPO of 0.29 to 1.14 with FSDP 2 is 3 to 16 % too high: the autocast "
+        "of this project's trainer widens the log-softmax to float32, which trl computes in the type of FSDP's "
+        "outputs, bfloat16 (`selective_log_softmax` in `trl/trainer/utils.py`)."
     )
 
 
