@@ -26,6 +26,9 @@ LEAST_SHARE = 0.005
 _NO_ANSWER = " has no answer (failed): "
 
 _KEYS = ("package", "release", "trainer", "tuning", "model", "gpus")
+_OF_TENSOR = ["what", "tensors", "bytes"]
+_LIST = "list"
+"""In the kept tables: the number of a list of tensors."""
 _SIZES = ("allocated_bytes", "reserved_bytes", "estimated_bytes")
 _ORDER = {run: place for place, run in enumerate(RUNS)}
 
@@ -85,9 +88,9 @@ def rows_of(place: Path) -> Tables:
 
 def _tables(rows: Sequence[Mapping[str, object]], tensors: Sequence[Mapping[str, object]]) -> Tables:
     columns = [*_KEYS, "end", *_SIZES, "phase", "others"]
-    return _estimated(pd.DataFrame(rows, columns=columns)), pd.DataFrame(
-        tensors, columns=[*_KEYS, "what", "tensors", "bytes"]
-    ).astype({"tensors": "Int64"})
+    return _estimated(pd.DataFrame(rows, columns=columns)), pd.DataFrame(tensors, columns=[*_KEYS, *_OF_TENSOR]).astype(
+        {"tensors": "Int64"}
+    )
 
 
 def merged(found: Tables, kept: Tables) -> Tables:
@@ -249,17 +252,26 @@ def _changes(before: Mapping[str, int], after: Mapping[str, int], least_bytes: f
 
 
 def keep(rows: pd.DataFrame, tensors: pd.DataFrame, folder: Path) -> None:
-    """Write both tables."""
-    for name, table in ((ROWS, rows), (TENSORS, tensors)):
-        write_atomically(folder / name, table.to_csv(index=False, lineterminator="\n").encode())
+    """Write both tables, and each list of tensors once: most releases hold what the one before holds."""
+    of_run = {run: own[_OF_TENSOR] for run, own in tensors.groupby(list(_KEYS), sort=False)}
+    lists, numbers = dict[str, int](), list[int | None]()
+    for key in rows[[*_KEYS]].itertuples(index=False, name=None):
+        text = of_run[key].to_csv(index=False, header=False, lineterminator="\n") if key in of_run else ""
+        numbers.append(lists.setdefault(text, len(lists)) if text else None)
+    numbered = rows.assign(**{_LIST: pd.array(numbers, dtype="Int64")})
+    lines = [f"{number},{line}" for text, number in lists.items() for line in text.splitlines(keepends=True)]
+    write_atomically(folder / ROWS, numbered.to_csv(index=False, lineterminator="\n").encode())
+    write_atomically(folder / TENSORS, "".join((",".join((_LIST, *_OF_TENSOR)), "\n", *lines)).encode())
 
 
 def kept(folder: Path) -> Tables:
     """Return the tables that `keep` wrote; empty ones where there are none."""
     if not (folder / ROWS).exists():
         return _tables([], [])
-    rows = pd.read_csv(folder / ROWS, dtype=dict.fromkeys(_SIZES, "Int64"))
-    return rows, pd.read_csv(folder / TENSORS, dtype={"tensors": "Int64"})
+    rows = pd.read_csv(folder / ROWS, dtype=dict.fromkeys((*_SIZES, _LIST), "Int64"))
+    lists = pd.read_csv(folder / TENSORS, dtype=dict.fromkeys((_LIST, "tensors"), "Int64"))
+    tensors = rows[[*_KEYS, _LIST]].dropna().merge(lists, on=_LIST, sort=False)
+    return rows.drop(columns=_LIST), tensors[[*_KEYS, *_OF_TENSOR]]
 
 
 def read_causes(folder: Path) -> Mapping[tuple[str, str, str], str]:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from maintenance.releases.compared import keep, kept, merged, read_causes, rows_of, runs_in
-from maintenance.releases.page import drawn, figure_of, releases_page
+from maintenance.releases.page import figure_of, releases_page, sizes_with_rows
 from maintenance.releases.runs import PACKAGES, RUNS, Run, emulate, package_of, python_of, run_pending
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
@@ -134,7 +134,7 @@ def _write(settings: Settings) -> int:
         raise UsageError([Fault(key="results_dir", found=str(settings.folder), problem="has neither runs nor tables")])
     keep(*merged(rows_of(settings.runs), kept(settings.folder)), settings.folder)
     rows, tensors = kept(settings.folder)
-    for package, size in drawn(rows):
+    for package, size in sizes_with_rows(rows):
         write_atomically(settings.folder / figure_of(package, size), as_png(releases_figure(rows, package, size)))
     page = releases_page(rows, tensors, read_causes(settings.folder))
     write_atomically(settings.folder / PAGE, page.encode())

@@ -16,7 +16,7 @@ _NAMED = 4
 """Tensors of a jump."""
 
 
-def drawn(rows: pd.DataFrame) -> Sequence[tuple[Package, Size]]:
+def sizes_with_rows(rows: pd.DataFrame) -> Sequence[tuple[Package, Size]]:
     """Return the packages and sizes that have rows: each has a figure."""
     there = set(zip(rows.package, rows.model, rows.gpus, strict=True))
     return [
@@ -108,7 +108,7 @@ def _blocks(
             "release of trl accepts (`is_vllm_available` in `trl/import_utils.py`, before 0.24 its metadata): "
             f"{bounds}."
         )
-    for _, size in drawn(rows):
+    for _, size in sizes_with_rows(rows):
         yield f"![Peak of allocated memory by release of {package.name}, {size.title}]({figure_of(package, size)})"
         yield _peaks(package, size, of_size(rows, size))
     yield f"### Jumps of {package.name} above {LEAST_JUMP:.0%}"

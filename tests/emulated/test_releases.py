@@ -12,6 +12,7 @@ from maintenance.releases.compared import (
     CAUSES,
     LEAST_JUMP,
     SAID,
+    TENSORS,
     Change,
     jumps,
     keep,
@@ -23,7 +24,7 @@ from maintenance.releases.compared import (
 )
 from maintenance.releases.estimated import estimated_bytes
 from maintenance.releases.main import PAGE, chosen, main
-from maintenance.releases.page import drawn, figure_of, releases_page
+from maintenance.releases.page import figure_of, releases_page, sizes_with_rows
 from maintenance.releases.runs import (
     ACCEPTED_VLLM,
     CODE,
@@ -121,7 +122,7 @@ def test_jobs_of_several_sizes_are_apart(tmp_path):
             left(tmp_path, run, peaks_by_job[run.job], {"weights": GIB})
     tables = rows_of(tmp_path)
     assert jumps(*tables) == []
-    assert [figure_of(*each) for each in drawn(tables[0])] == ["trl.png", "trl-7B.png", "trl-0.5B-2-GPUs.png"]
+    assert [figure_of(*each) for each in sizes_with_rows(tables[0])] == ["trl.png", "trl-7B.png", "trl-0.5B-2-GPUs.png"]
     page = releases_page(*tables, {})
     for peaks in (
         "| trl, 0.5B | SFT, full | SFT, lora | DPO, full | DPO, lora | GRPO, full | GRPO, lora |",
@@ -202,6 +203,16 @@ def test_what_is_kept_makes_the_same_page(two, tmp_path):
     assert "Others: torch 1, transformers 1, peft 1." in pages[0]
     assert "| sft, full | 0.19.1 to 0.20.0 | 10.00 to 12.00 | +20.0% | loss.py +2048 MiB | its logits |" in pages[0]
     assert "- 0.21.0 (sft, full): no such class" in pages[0]
+
+
+def test_equal_lists_of_tensors_are_kept_once(two, tmp_path):
+    left(two, SFT[2], 12 * GIB, {"weights": 2 * GIB, "trainer.py:12": GIB, "loss.py:3": 2 * GIB})
+    left(two, SFT[3], GIB, {})
+    found = rows_of(two)
+    keep(*found, tmp_path / "kept")
+    assert len((tmp_path / "kept" / TENSORS).read_text().splitlines()) == 1 + 2 + 3
+    for kept_table, table in zip(kept(tmp_path / "kept"), found, strict=True):
+        pd.testing.assert_frame_equal(kept_table, table)
 
 
 def test_what_was_found_joins_what_is_kept(two, tmp_path):
@@ -329,7 +340,9 @@ def test_every_run_is_another():
 def test_the_kept_page_is_that_of_its_tables():
     rows, tensors = kept(KEPT)
     assert (KEPT / PAGE).read_text() == releases_page(rows, tensors, read_causes(KEPT))
-    assert {path.name for path in KEPT.glob("*.png")} == {figure_of(package, size) for package, size in drawn(rows)}
+    assert {path.name for path in KEPT.glob("*.png")} == {
+        figure_of(package, size) for package, size in sizes_with_rows(rows)
+    }
 
 
 def test_kept_estimates_are_those_of_today():
