@@ -174,6 +174,9 @@ ACCELERATE = Package(
     name="accelerate",
     releases=("1.10.1", "1.11.0", "1.12.0", "1.13.0", "1.14.0", "1.15.0"),
     jobs=(*_jobs(("sft",), ("full",), _ONE), *_jobs(("grpo",), ("lora",), _ONE), *_SHARDED),
+    why_some_fail="1.14 was the first to make the final norm and the embedding a unit of their own, without an LM head "
+    "that is tied to it, and torch 2.13 refuses a parameter in two units. 1.15 has the head in that unit too "
+    "(`tail_modules` of `fsdp2_prepare_model` in `accelerate/utils/fsdp_utils.py`).",
 )
 """From the first on that trl 1.16 accepts."""
 BITSANDBYTES = Package(
