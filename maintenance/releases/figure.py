@@ -42,12 +42,12 @@ def releases_figure(rows: pd.DataFrame, package: Package, size: Size) -> Figure:
                     label=tuning,
                 )
             highest = ended[ended.trainer == trainer].allocated_bytes.astype(float).max() / GIB
-            axes.set_title(f"{trainer.upper()}, {size.title}", loc="left", size=10)
+            axes.set_title(", ".join(filter(None, (trainer.upper(), size.title, package.engine))), loc="left", size=10)
             axes.set_ylabel("peak, GiB (emulated)", size=9)
             axes.set_ylim(0, 1.1 * highest if highest > 0 else 1)
         panels[-1].set_xlim(-0.5, len(places) - 0.5)
         panels[-1].set_xticks(list(places.values()), list(places), rotation=60, ha="right", size=8)
-        panels[-1].set_xlabel(f"release of {package.name}")
+        panels[-1].set_xlabel(f"release of {package.installed}")
         named = {text: line for axes in panels for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         figure.legend(named.values(), named, loc="outside upper right", ncols=len(named), fontsize=9)
     return figure
