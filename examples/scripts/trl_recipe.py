@@ -16,18 +16,19 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import BitsAndBytesConfig, GenerationMixin
 
+settings = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--trainer", choices=["sft", "dpo", "grpo"], required=True)
 arguments.add_argument("--lora", action="store_true", help="peft's default LoRA in place of all weights")
 arguments.add_argument("--qlora", action="store_true", help="the same over weights in 4 bits")
+arguments.add_argument("--vllm", action="store_true", help="GRPO's completions are made by vLLM on the same GPU")
+arguments.add_argument("--model", default=settings.pop("model_name_or_path"), help="in place of trl_recipe.yaml's")
 chosen = arguments.parse_args()
 
 TOKENS = 512
 TEXT = " ".join(["one two three four"] * (TOKENS // 4))
-settings = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-model = settings.pop("model_name_or_path")
 settings["output_dir"] = "trainer_output"
-job = dict(model=model, peft_config=LoraConfig(task_type="CAUSAL_LM") if chosen.lora or chosen.qlora else None)
+job = dict(model=chosen.model, peft_config=LoraConfig(task_type="CAUSAL_LM") if chosen.lora or chosen.qlora else None)
 if chosen.qlora:
     settings["model_init_kwargs"] = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
 
@@ -50,6 +51,8 @@ elif chosen.trainer == "dpo":
     trainer = trl.DPOTrainer(args=trl.DPOConfig(**settings), train_dataset=pairs, **job)
 else:
     GenerationMixin.generate = filled
+    if chosen.vllm:
+        settings |= {"use_vllm": True, "vllm_mode": "colocate"}
     trainer = trl.GRPOTrainer(
         args=trl.GRPOConfig(num_generations=4, max_completion_length=TOKENS, **settings),
         train_dataset=rows(prompt="one two three four"),

@@ -1,16 +1,18 @@
 """What the runs say: a row of each, the tensors of its peak, and between which releases memory jumps."""
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from maintenance.releases.estimated import estimated_bytes
-from maintenance.releases.runs import CODE, RUNS, SAID, Run, has_ended
+from maintenance.releases.runs import CODE, OTHERS, RUNS, SAID, VERSIONS, Run, Size, has_ended, package_of
 from profiler.domain.errors import shortened
 from profiler.storage.files.atomic import write_atomically
 
@@ -23,10 +25,10 @@ LEAST_SHARE = 0.005
 
 _NO_ANSWER = " has no answer (failed): "
 
-_OTHERS = ("torch", "trl", "transformers", "peft")
-"""Packages of which all but one stay as they are."""
-
-_KEYS = ("package", "release", "trainer", "tuning")
+_KEYS = ("package", "release", "trainer", "tuning", "model", "gpus")
+_OF_TENSOR = ["what", "tensors", "bytes"]
+_LIST = "list"
+"""In the kept tables: the number of a list of tensors."""
 _SIZES = ("allocated_bytes", "reserved_bytes", "estimated_bytes")
 _ORDER = {run: place for place, run in enumerate(RUNS)}
 
@@ -80,14 +82,14 @@ def rows_of(place: Path) -> Tables:
     for run in RUNS:
         if has_ended(run, place):
             rows.append({**_keys(run), **_row(run, run.folder(place))})
-            tensors.extend({**_keys(run), **each} for each in _tensors(run.folder(place)))
+            tensors.extend({**_keys(run), **each} for each in _tensors(run, run.folder(place)))
     return _tables(rows, tensors)
 
 
 def _tables(rows: Sequence[Mapping[str, object]], tensors: Sequence[Mapping[str, object]]) -> Tables:
     columns = [*_KEYS, "end", *_SIZES, "phase", "others"]
-    return _estimated(pd.DataFrame(rows, columns=columns)), pd.DataFrame(
-        tensors, columns=[*_KEYS, "what", "tensors", "bytes"]
+    return _estimated(pd.DataFrame(rows, columns=columns)), pd.DataFrame(tensors, columns=[*_KEYS, *_OF_TENSOR]).astype(
+        {"tensors": "Int64"}
     )
 
 
@@ -106,13 +108,18 @@ def runs_in(tables: Tables) -> Sequence[Run]:
     return _runs(tables[0])
 
 
+def of_size(rows: pd.DataFrame, size: Size) -> pd.DataFrame:
+    """Return the rows of one size."""
+    return rows[(rows.model == size.model) & (rows.gpus == size.gpus)]
+
+
 def _in_order(table: pd.DataFrame) -> pd.DataFrame:
     places = pd.Series([_ORDER[run] for run in _runs(table)], index=table.index, dtype=int)
     return table.loc[places.sort_values(kind="stable").index].reset_index(drop=True)
 
 
 def _runs(table: pd.DataFrame) -> list[Run]:
-    return [_run(row) for row in table.to_dict("records")]
+    return [run_of(row) for row in table.to_dict("records")]
 
 
 def _estimated(rows: pd.DataFrame) -> pd.DataFrame:
@@ -130,13 +137,46 @@ def _table(folder: Path, name: str) -> pd.DataFrame | None:
 
 
 def _row(run: Run, folder: Path) -> dict[str, object]:
+    if package_of(run).engine:
+        return _row_of_command(run, folder)
     runs = _table(folder, "scripts")
     if (folder / CODE).read_text().strip() != "0" or runs is None or runs.status[0] != "ok":
         return {"end": _last_sentence((folder / SAID).read_text("utf-8", errors="replace"))}
     (found,) = runs.to_dict("records")
     sizes = {f"{metric}_bytes": int(found[f"peak_{metric}_bytes"]) for metric in ("allocated", "reserved")}
-    others = ", ".join(f"{name} {found[f'{name}_version']}" for name in _OTHERS if name != run.package)
-    return {"end": "ok", **sizes, "phase": found["peak_phase"], "others": others}
+    versions = {name: found[f"{name}_version"] for name in OTHERS if pd.notna(found.get(f"{name}_version"))}
+    return {"end": "ok", **sizes, "phase": found["peak_phase"], "others": _others(run, versions)}
+
+
+def _others(run: Run, versions: Mapping[str, object]) -> str:
+    own = package_of(run).installed
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if name != own)
+
+
+def _row_of_command(run: Run, folder: Path) -> dict[str, object]:
+    process = _trainer_of(folder)
+    if (folder / CODE).read_text().strip() != "0" or process is None:
+        return {"end": _last_sentence((folder / SAID).read_text("utf-8", errors="replace"))}
+    phases = process["phases"]
+    peak = _peak_of(process)
+    return {
+        "end": "ok",
+        "allocated_bytes": peak["allocated_bytes"],
+        "reserved_bytes": max(phase["reserved_bytes"] for phase in phases),
+        "phase": peak["phase"],
+        "others": _others(run, json.loads((folder / VERSIONS).read_text())),
+    }
+
+
+def _trainer_of(folder: Path) -> dict[str, Any] | None:
+    """Return the process of a command that trains, of the first rank; None if there is none."""
+    records = [json.loads(path.read_text()) for path in folder.glob("jobs/*/job.json")]
+    found = [each for record in records for each in record["memory"]["processes"] if "trains" in each["roles"]]
+    return next((each for each in found if each["rank"] in (None, 0)), None)
+
+
+def _peak_of(process: Mapping[str, Any]) -> dict[str, Any]:
+    return max(process["phases"], key=lambda phase: phase["allocated_bytes"])
 
 
 def _last_sentence(text: str) -> str:
@@ -146,7 +186,13 @@ def _last_sentence(text: str) -> str:
     return shortened(re.sub(r" in \S+/bin/python\b.*", "", said), 200)
 
 
-def _tensors(folder: Path) -> Iterable[dict[str, object]]:
+def _tensors(run: Run, folder: Path) -> Iterable[dict[str, object]]:
+    if package_of(run).engine:
+        process = _trainer_of(folder)
+        # Of a process there are categories alone, and no number of tensors.
+        for share in () if process is None else _peak_of(process)["shares"]:
+            yield {"what": share["category"], "tensors": None, "bytes": share["size_bytes"]}
+        return
     found = _table(folder, "script_largest")
     for row in () if found is None else found.to_dict("records"):
         what = row["name"] or row["library"] or row["line"] or "a backward pass, or a library's own code"
@@ -160,8 +206,8 @@ def jumps(rows: pd.DataFrame, tensors: pd.DataFrame) -> list[Jump]:
     """Return every jump of a job, in the order of jobs and releases; a release that has failed is passed over."""
     found = []
     ended = rows[rows.end == "ok"]
-    for _, own in ended.groupby(["package", "trainer", "tuning"], sort=False):
-        sizes = {_run(row): int(row["allocated_bytes"]) for row in own.to_dict("records")}
+    for _, own in ended.groupby([key for key in _KEYS if key != "release"], sort=False):
+        sizes = {run_of(row): int(row["allocated_bytes"]) for row in own.to_dict("records")}
         for before, after in pairwise(sorted(sizes, key=_ORDER.__getitem__)):
             if abs(sizes[after] / sizes[before] - 1) > LEAST_JUMP:
                 changes = _changes(_held(tensors, before), _held(tensors, after), LEAST_SHARE * sizes[after])
@@ -177,8 +223,9 @@ def jumps(rows: pd.DataFrame, tensors: pd.DataFrame) -> list[Jump]:
     return found
 
 
-def _run(row: Mapping[object, object]) -> Run:
-    return Run(**{key: str(row[key]) for key in _KEYS})
+def run_of(row: Mapping[Any, Any]) -> Run:
+    """Return the run of a row."""
+    return Run(**{key: row[key] for key in _KEYS})
 
 
 def _held(tensors: pd.DataFrame, run: Run) -> dict[str, int]:
@@ -205,17 +252,26 @@ def _changes(before: Mapping[str, int], after: Mapping[str, int], least_bytes: f
 
 
 def keep(rows: pd.DataFrame, tensors: pd.DataFrame, folder: Path) -> None:
-    """Write both tables."""
-    for name, table in ((ROWS, rows), (TENSORS, tensors)):
-        write_atomically(folder / name, table.to_csv(index=False, lineterminator="\n").encode())
+    """Write both tables, and each list of tensors once: most releases hold what the one before holds."""
+    of_run = {run: own[_OF_TENSOR] for run, own in tensors.groupby(list(_KEYS), sort=False)}
+    lists, numbers = dict[str, int](), list[int | None]()
+    for key in rows[[*_KEYS]].itertuples(index=False, name=None):
+        text = of_run[key].to_csv(index=False, header=False, lineterminator="\n") if key in of_run else ""
+        numbers.append(lists.setdefault(text, len(lists)) if text else None)
+    numbered = rows.assign(**{_LIST: pd.array(numbers, dtype="Int64")})
+    lines = [f"{number},{line}" for text, number in lists.items() for line in text.splitlines(keepends=True)]
+    write_atomically(folder / ROWS, numbered.to_csv(index=False, lineterminator="\n").encode())
+    write_atomically(folder / TENSORS, "".join((",".join((_LIST, *_OF_TENSOR)), "\n", *lines)).encode())
 
 
 def kept(folder: Path) -> Tables:
     """Return the tables that `keep` wrote; empty ones where there are none."""
     if not (folder / ROWS).exists():
         return _tables([], [])
-    rows = pd.read_csv(folder / ROWS, dtype=dict.fromkeys(_SIZES, "Int64"))
-    return rows, pd.read_csv(folder / TENSORS)
+    rows = pd.read_csv(folder / ROWS, dtype=dict.fromkeys((*_SIZES, _LIST), "Int64"))
+    lists = pd.read_csv(folder / TENSORS, dtype=dict.fromkeys((_LIST, "tensors"), "Int64"))
+    tensors = rows[[*_KEYS, _LIST]].dropna().merge(lists, on=_LIST, sort=False)
+    return rows.drop(columns=_LIST), tensors[[*_KEYS, *_OF_TENSOR]]
 
 
 def read_causes(folder: Path) -> Mapping[tuple[str, str, str], str]:

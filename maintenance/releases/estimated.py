@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from maintenance.releases.runs import GPU, SCRIPT, TRL, Run
+from maintenance.releases.runs import GPU, MODELS, SCRIPT, TRL, Run, package_of
 from profiler.api import UsageError, estimate, read_recipe
 
 RECIPE = SCRIPT.with_suffix(".yaml")
@@ -26,6 +26,9 @@ _TUNINGS: Mapping[str, Mapping[str, object]] = {
 """Keys by tuning; `BitsAndBytesConfig` leaves double quantisation off."""
 
 
+_FSDP: Mapping[str, object] = {"distributed_type": "fsdp", "fsdp_version": 2}
+"""What `trl_recipe_fsdp.yaml` says."""
+
 _ASKS_FOR_FLOAT32 = (0, 27)
 """The first minor release of trl that does. Before, transformers decides the type of weights: from its release 5 on it
 is that of the checkpoint, bfloat16. Source: `create_model_from_path` in `trl/trainer/utils.py` of 0.24 and 0.27.2."""
@@ -37,13 +40,18 @@ def estimated_bytes(run: Run) -> int | None:
     The release of trl decides defaults and the way to compute the loss, as for `estimate trl=`. That of another package
     decides nothing.
     """
-    release = run.release if run.package == TRL.name else TRL.releases[-1]
+    package = package_of(run)
+    release = run.release if package.installed == TRL.name else TRL.releases[-1]
     first, second, *_ = map(int, release.split("."))
     keys: dict[str, object] = {
         "lengths": "forced",
         **_ROWS[run.trainer],
         "tuning": run.tuning,
         **_TUNINGS[run.tuning],
+        "model": MODELS[run.model],
+        **(_FSDP if run.gpus > 1 else {}),
+        **({"use_vllm": True, "vllm_mode": "colocate"} if package.engine else {}),
+        "num_processes": run.gpus,
     }
     if (first, second) < _ASKS_FOR_FLOAT32:
         keys["dtype"] = "bfloat16"

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from maintenance.releases.compared import keep, kept, merged, read_causes, rows_of, runs_in
-from maintenance.releases.page import figure_of, releases_page
-from maintenance.releases.runs import PACKAGES, RUNS, Run, emulate, python_of, run_pending
+from maintenance.releases.page import figure_of, releases_page, sizes_with_rows
+from maintenance.releases.runs import PACKAGES, RUNS, Run, emulate, package_of, python_of, run_pending
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
@@ -41,7 +41,9 @@ Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 environments=FOLDER has one environment per release, made where it is missing;
 python=PATH has torch's CUDA build and every other package, and stays as it is.
-package={"|".join(package.name for package in PACKAGES)} runs the releases of one package alone.
+package={"|".join(package.name for package in PACKAGES)}
+runs the releases of one package alone. Those with vLLM run only if they are
+named: their python=PATH has vLLM too (emulated_environments/trl.txt).
 at_most=N runs at most N in this call; without environments nothing runs.
 again=true runs what is kept as well; otherwise only what has no row yet.
 runs=FOLDER has what each run left (results_dir/{GRID}/{PLACE}); its rows
@@ -84,7 +86,7 @@ def main(
         base = base_of(settings.python)
         there = () if settings.again else runs_in(kept(settings.folder))
         left = run_pending(
-            [run for run in RUNS if settings.package in (None, run.package) and run not in there],
+            [run for run in chosen(settings.package) if run not in there],
             settings.runs,
             python=partial(python_of, place=settings.environments, base=base),
             at_most=settings.at_most,
@@ -94,6 +96,11 @@ def main(
     ran = _write(settings)
     print_line(f"{ran} of {len(RUNS)} runs have ended: {settings.folder / PAGE}")
     return EXIT_SOME_TRIALS_FAILED if left else EXIT_OK
+
+
+def chosen(package: str | None) -> Sequence[Run]:
+    """Return the runs of a package; of all of them if none is named, but for those that need an engine in the base."""
+    return [run for run in RUNS if run.package == package or (package is None and not package_of(run).engine)]
 
 
 def _settings(words: Sequence[str]) -> Settings:
@@ -127,9 +134,8 @@ def _write(settings: Settings) -> int:
         raise UsageError([Fault(key="results_dir", found=str(settings.folder), problem="has neither runs nor tables")])
     keep(*merged(rows_of(settings.runs), kept(settings.folder)), settings.folder)
     rows, tensors = kept(settings.folder)
-    for package in PACKAGES:
-        if package.name in set(rows.package):
-            write_atomically(settings.folder / figure_of(package), as_png(releases_figure(rows, package)))
+    for package, size in sizes_with_rows(rows):
+        write_atomically(settings.folder / figure_of(package, size), as_png(releases_figure(rows, package, size)))
     page = releases_page(rows, tensors, read_causes(settings.folder))
     write_atomically(settings.folder / PAGE, page.encode())
     return len(rows)

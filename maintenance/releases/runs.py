@@ -10,6 +10,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from profiler.domain.errors import ProfilerError
@@ -17,14 +18,52 @@ from profiler.domain.errors import ProfilerError
 SCRIPT = Path(__file__).parents[2] / "examples" / "scripts" / "trl_recipe.py"
 """Of every job: its words choose the trainer and the tuning."""
 
+FSDP = SCRIPT.with_name("trl_recipe_fsdp.yaml")
+"""With several GPUs, how accelerate shares the job among them."""
+
 GPU = "h100-80gb"
 
 TRAINERS = ("sft", "dpo", "grpo")
 TUNINGS = ("full", "lora", "qlora")
+MODELS: Mapping[str, str] = {"0.5B": "Qwen/Qwen2.5-0.5B", "7B": "Qwen/Qwen2.5-7B"}
 TIMEOUT_S = 300
 
-Job = tuple[str, str]
-"""A trainer and a tuning."""
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The model of a job, and how many GPUs share it."""
+
+    model: str = next(iter(MODELS))
+    """A key of `MODELS`."""
+    gpus: int = 1
+
+    @property
+    def title(self) -> str:
+        """Such as ``"0.5B, 2 GPUs"``."""
+        return self.model if self.gpus == 1 else f"{self.model}, {self.gpus} GPUs"
+
+    @property
+    def ending(self) -> str:
+        """Of the names of its files: such as ``"-7B"``; empty for the first size."""
+        return "" if self == Size() else f"-{self.title.replace(', ', '-').replace(' ', '-')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training with the script."""
+
+    trainer: str
+    tuning: str
+    size: Size = field(default_factory=Size)
+
+
+def _jobs(trainers: Sequence[str], tunings: Sequence[str], size: Size) -> tuple[Job, ...]:
+    return tuple(Job(trainer=trainer, tuning=tuning, size=size) for trainer in trainers for tuning in tunings)
+
+
+_ONE = Size()
+_LARGE = Size(model="7B")
+_SHARDED = _jobs(("sft", "grpo"), ("full",), Size(gpus=2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +73,30 @@ class Package:
     name: str
     releases: Sequence[str]
     """In ascending order: the last patch of each minor release."""
-    jobs: Sequence[Job] = tuple((trainer, tuning) for trainer in TRAINERS for tuning in TUNINGS[:2])
+    jobs: Sequence[Job]
     """Those whose memory it may change."""
     needs: Mapping[str, str] = field(default_factory=dict)
     """What a release takes for granted and the others no longer have, by how the release begins."""
+    engine: str = ""
+    """The package of an engine that makes the completions, next to the trainer; the word of the script for it."""
+    distribution: str = ""
+    """Its name where packages are installed from, if that is another one."""
+    why_some_fail: str = ""
+    """What some releases fail for, in the sources."""
+
+    @property
+    def installed(self) -> str:
+        """The name of what is installed."""
+        return self.distribution or self.name
+
+    @property
+    def sizes(self) -> Sequence[Size]:
+        """Those of its jobs, each once."""
+        return tuple(dict.fromkeys(job.size for job in self.jobs))
+
+    def jobs_of(self, size: Size) -> Sequence[Job]:
+        """Return the jobs of one size."""
+        return [job for job in self.jobs if job.size == size]
 
 
 TRL = Package(
@@ -47,8 +106,53 @@ TRL = Package(
         *("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0", "1.5.1", "1.6.0", "1.7.1", "1.8.0", "1.9.2", "1.10.0", "1.11.0"),
         *("1.12.0", "1.13.0", "1.14.2", "1.15.0", "1.16.0"),
     ),
+    jobs=(
+        *_jobs(TRAINERS, TUNINGS[:2], _ONE),
+        *_jobs(("sft", "grpo"), TUNINGS[1:], _LARGE),
+        *_SHARDED,
+    ),
+    needs={"": "requests"},
+    why_some_fail="The packages that GRPO and DPO of 0.19 to 0.28 miss are optional. `_is_package_available` of "
+    "transformers 5 returns a pair, `(False, None)` for a package that is missing, and these releases take it for true "
+    "(such as `is_weave_available` in `trl/import_utils.py`). 0.29 has a function of its own.",
+)
+VLLM = "0.24.0"
+"""The emulated release of vLLM (`emulated_environments/trl.txt`)."""
+ACCEPTED_VLLM: Mapping[str, str] = {
+    **dict.fromkeys(("0.19.1", "0.20.0"), ">=0.8.3"),
+    **dict.fromkeys(("0.21.0", "0.22.2", "0.23.1"), ">=0.10.0"),
+    **dict.fromkeys(("0.24.0", "0.25.1"), "==0.10.2"),
+    "0.26.2": ">=0.10.2,<=0.11.2",
+    **dict.fromkeys(("0.27.2", "0.28.0", "0.29.1"), ">=0.10.2,<=0.12.0"),
+    "1.0.0": ">=0.10.2,<=0.17.1",
+    "1.1.0": ">=0.11.0,<=0.17.1",
+    "1.2.0": ">=0.11.0,<=0.18.0",
+    **dict.fromkeys(("1.3.0", "1.4.0", "1.5.1"), ">=0.12.0,<=0.18.0"),
+    "1.6.0": ">=0.12.0,<=0.19.0",
+    "1.7.1": ">=0.14.0,<=0.23.0",
+    "1.8.0": ">=0.16.0,<=0.23.0",
+    "1.9.2": ">=0.17.0,<=0.25.1",
+    "1.10.0": ">=0.17.0,<=0.26.0",
+    **dict.fromkeys(("1.11.0", "1.12.0"), ">=0.19.0,<=0.27.1"),
+    "1.13.0": ">=0.19.1,<=0.28.0",
+    "1.14.2": ">=0.20.0,<=0.30.0",
+    "1.15.0": ">=0.21.0,<=0.31.0",
+    "1.16.0": ">=0.22.0,<=0.31.0",
+}
+"""Releases of vLLM that each release of trl accepts.
+
+Source: `is_vllm_available` in `trl/import_utils.py`, which warns of others. Before 0.24 it looks at no release: these
+are of the extra `vllm` in the package's metadata.
+"""
+TRL_WITH_VLLM = Package(
+    name="trl-vllm",
+    distribution="trl",
+    engine="vllm",
+    releases=tuple(each for each in TRL.releases if VLLM in SpecifierSet(ACCEPTED_VLLM[each])),
+    jobs=_jobs(("grpo",), TUNINGS[1::-1], _ONE),
     needs={"": "requests"},
 )
+"""Those that accept the emulated vLLM."""
 TRANSFORMERS = Package(
     name="transformers",
     releases=(
@@ -56,7 +160,7 @@ TRANSFORMERS = Package(
         *("5.10.4", "5.11.0", "5.12.1", "5.13.1", "5.14.1", "5.15.1", "5.16.1", "5.17.0", "5.18.0", "5.19.0", "5.20.2"),
         *("5.21.1", "5.22.2", "5.23.0", "5.24.0"),
     ),
-    jobs=(("sft", "full"), ("sft", "qlora"), ("grpo", "lora")),
+    jobs=(*_jobs(("sft",), ("full", "qlora"), _ONE), *_jobs(("grpo",), ("lora",), _ONE)),
     # Later ones ask for a huggingface_hub that release 4 of transformers refuses.
     needs={"4.": "datasets==4.7.0"},
 )
@@ -64,16 +168,26 @@ TRANSFORMERS = Package(
 PEFT = Package(
     name="peft",
     releases=("0.15.2", "0.16.0", "0.17.1", "0.18.1", "0.19.1", "0.20.0", "0.21.2"),
-    jobs=(("grpo", "lora"),),
+    jobs=_jobs(("grpo",), ("lora",), _ONE),
 )
 ACCELERATE = Package(
     name="accelerate",
     releases=("1.10.1", "1.11.0", "1.12.0", "1.13.0", "1.14.0", "1.15.0"),
-    jobs=(("sft", "full"), ("grpo", "lora")),
+    jobs=(*_jobs(("sft",), ("full",), _ONE), *_jobs(("grpo",), ("lora",), _ONE), *_SHARDED),
+    why_some_fail="1.14 was the first to make the final norm and the embedding a unit of their own, without an LM head "
+    "that is tied to it, and torch 2.13 refuses a parameter in two units. 1.15 has the head in that unit too "
+    "(`tail_modules` of `fsdp2_prepare_model` in `accelerate/utils/fsdp_utils.py`).",
 )
 """From the first on that trl 1.16 accepts."""
-PACKAGES: Sequence[Package] = (TRL, TRANSFORMERS, PEFT, ACCELERATE)
-"""bitsandbytes is none of them: 0.49.2 loads a library that is not emulated (libnvJitLink), and 0.46.1 fails."""
+BITSANDBYTES = Package(
+    name="bitsandbytes",
+    releases=("0.46.1", "0.47.0", "0.48.2", "0.49.2", "0.50.2"),
+    jobs=(*_jobs(("sft",), ("qlora",), _ONE), *_jobs(("sft", "grpo"), ("qlora",), _LARGE)),
+    why_some_fail="The wheels before 0.48 have no library for CUDA 13 (`libbitsandbytes_cuda130.so`), for which torch "
+    "is built.",
+)
+"""From the first on that transformers 5.23 accepts."""
+PACKAGES: Sequence[Package] = (TRL, TRL_WITH_VLLM, TRANSFORMERS, PEFT, ACCELERATE, BITSANDBYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,31 +198,69 @@ class Run:
     release: str
     trainer: str
     tuning: str
+    model: str = Size.model
+    gpus: int = Size.gpus
+
+    @property
+    def size(self) -> Size:
+        """Return its model and its GPUs."""
+        return Size(model=self.model, gpus=self.gpus)
 
     @property
     def job(self) -> str:
-        """Such as ``"grpo, lora"``."""
-        return f"{self.trainer}, {self.tuning}"
+        """Such as ``"grpo, lora"``, or ``"sft, full, 0.5B, 2 GPUs"`` for another size than the first."""
+        return ", ".join((self.trainer, self.tuning, *(() if self.size == Size() else (self.size.title,))))
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Of the script."""
-        return ("--trainer", self.trainer, *(() if self.tuning == TUNINGS[0] else (f"--{self.tuning}",)))
+    def command(self) -> tuple[str, ...]:
+        """Return the script and its words, with the launcher of several GPUs in front."""
+        engine, launcher = package_of(self).engine, tuple[str, ...]()
+        if engine:
+            launcher = ("python",)
+        elif self.gpus > 1:
+            launcher = ("accelerate", "launch", "--config_file", str(FSDP))
+        model = () if self.model == Size.model else ("--model", MODELS[self.model])
+        tuning = () if self.tuning == TUNINGS[0] else (f"--{self.tuning}",)
+        words = (*tuning, *model, *((f"--{engine}",) if engine else ()))
+        return (*launcher, str(SCRIPT), "--trainer", self.trainer, *words)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of `profiler.run` for its cards: an engine is followed in commands, not in scripts."""
+        if package_of(self).engine:
+            return (f"gpus={self.gpus}x{GPU}",)
+        several = () if self.gpus == 1 else ("events=early", f"num_processes={self.gpus}")
+        return ("backend=emulated", f"gpu={GPU}", *several)
 
     def folder(self, place: Path) -> Path:
         """Return the folder of its results."""
-        return place / self.package / self.release / f"{self.trainer}-{self.tuning}"
+        return place / self.package / self.release / f"{self.trainer}-{self.tuning}{self.size.ending}"
+
+
+def package_of(run: Run) -> Package:
+    """Return the package of a run."""
+    return next(package for package in PACKAGES if package.name == run.package)
 
 
 RUNS: Sequence[Run] = tuple(
-    Run(package=package.name, release=release, trainer=trainer, tuning=tuning)
+    Run(
+        package=package.name,
+        release=release,
+        trainer=job.trainer,
+        tuning=job.tuning,
+        model=job.size.model,
+        gpus=job.size.gpus,
+    )
     for package in PACKAGES
     for release in package.releases
-    for trainer, tuning in package.jobs
+    for job in package.jobs
 )
 
-SAID, CODE = "said.txt", "exit_code.txt"
-"""In the folder of a run: what the command printed, and its exit code, which is written last."""
+SAID, CODE, VERSIONS = "said.txt", "exit_code.txt", "versions.json"
+"""In the folder of a run: what the command printed; its exit code, which is written last; and versions of packages."""
+
+OTHERS = ("torch", "trl", "transformers", "peft", "vllm")
+"""Packages of which all but one stay as they are."""
 
 
 def has_ended(run: Run, place: Path) -> bool:
@@ -137,9 +289,9 @@ def python_of(run: Run, place: Path, base: Path) -> Path:
     own = Path(_said(str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
     (own / "base.pth").write_text(of_base + "\n")
     pip = (str(base), "-m", "pip", "install", "--quiet", "--target", str(own))
-    needs = next(package.needs for package in PACKAGES if package.name == run.package)
-    also = [each for begin, each in needs.items() if run.release.startswith(begin)]
-    _said(*pip, "--no-deps", f"{run.package}=={run.release}", *also)
+    package = package_of(run)
+    also = [each for begin, each in package.needs.items() if run.release.startswith(begin)]
+    _said(*pip, "--no-deps", f"{package.installed}=={run.release}", *also)
     for wanted in unmet(own, of_base):
         _said(*pip, "--no-deps", *wanted)
     (folder / CODE).write_text("0")
@@ -190,16 +342,19 @@ def emulate(run: Run, place: Path, python: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     keys = (
-        *("backend=emulated", f"gpu={GPU}", f"python={python}", "breakdown=true", "strict=false", "steps=2"),
+        *(*run.keys, f"python={python}", "breakdown=true", "strict=false", "steps=2"),
         *(f"timeout_s={TIMEOUT_S}", f"results_dir={folder}"),
     )
     with (folder / SAID).open("w", encoding="utf-8") as said:
         done = subprocess.run(
-            [sys.executable, "-m", "profiler.run", *keys, str(SCRIPT), *run.words],
+            [sys.executable, "-m", "profiler.run", *keys, *run.command],
             stdout=said,
             stderr=subprocess.STDOUT,
             check=False,
         )
+    if package_of(run).engine:  # the record of a command has no versions
+        program = f"import importlib.metadata as m, json; print(json.dumps({{n: m.version(n) for n in {OTHERS}}}))"
+        (folder / VERSIONS).write_text(_said(str(python), "-c", program))
     (folder / CODE).write_text(str(done.returncode))
 
 

@@ -165,11 +165,14 @@ SWEEPS = (
 
 _closed_form = partial(Constraint, Where.CLOSED_FORM)
 
-_UNKNOWN_LOGPROBS = other_than(Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
+_KNOWN_LOGPROBS = (Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
+_IN_CHUNKS = tuple(each for each in Logprobs if each.chunked_loss is not None)
+_UNKNOWN_LOGPROBS = other_than(*_KNOWN_LOGPROBS)
 _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.IN_TYPE)))
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 _BY_FSDP = {"distributed_type": DistributedType.FSDP}
 _PAIRS = one_of(Recipe.DPO, Recipe.KTO)
+_FAILS_IN_TORCH = "Set it to false: such trials of trl's trainers fail in torch, in a sweep too."
 
 
 def _of_attention(case: Case) -> str:
@@ -298,10 +301,7 @@ CLOSED_FORM = (
     _sharded({"tuning": Tuning.QLORA, **_BY_FSDP}),
     _sharded({"fsdp_version": other_than(2), **_BY_FSDP}),
     # In all six trials of results/reference/sharded: token ids, or the norm of gradients, are on the host.
-    _sharded(
-        {"fsdp_offload_params": True},
-        "Set it to false: such trials of trl's trainers fail in torch, in a sweep too.",
-    ),
+    _sharded({"fsdp_offload_params": True}, _FAILS_IN_TORCH),
     # No sweep runs these two with ZeRO-3 either.
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
@@ -315,16 +315,15 @@ CLOSED_FORM = (
     _sharded({"recipe": Recipe.DPO, "tuning": other_than(Tuning.FULL), "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"precompute_ref_log_probs": True, "zero_stage": ZERO_OF_WEIGHTS}),
     # The policy, which is not sharded before training, is on the host, and its token ids are not.
-    _sharded(
-        {"precompute_ref_log_probs": True, "tuning": other_than(Tuning.FULL), **_BY_FSDP},
-        "Set it to false: such trials of trl's trainers fail in torch, in a sweep too.",
-    ),
+    _sharded({"precompute_ref_log_probs": True, "tuning": other_than(Tuning.FULL), **_BY_FSDP}, _FAILS_IN_TORCH),
     _sharded({"recipe": Recipe.REWARD, **_BY_FSDP, "fsdp_version": anything}),
     _sharded({"ref_adapter": True}),
-    _sharded({"dtype": _NOT_BFLOAT16}),
+    _sharded({"dtype": _NOT_BFLOAT16, "distributed_type": DistributedType.DEEPSPEED}),
+    _in_two_types("distributed_type", DistributedType.FSDP),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),
-    _sharded({"logprobs": _UNKNOWN_LOGPROBS}),
+    _sharded({"logprobs": other_than(*_KNOWN_LOGPROBS, *_IN_CHUNKS)}),
+    _sharded({"logprobs": one_of(*_IN_CHUNKS), "zero_stage": stated}),
     # axolotl has both types in full training with autocast alone, and changes them for FlashAttention.
     _in_two_types("tuning", other_than(Tuning.FULL)),
     _in_two_types("bf16", False),

@@ -83,6 +83,7 @@ if spec is not None and spec.submodule_search_locations:
     version = runpy.run_path(folder + "/version.py")
     found |= {"torch": version["__version__"], "cuda": version.get("cuda"), "folder": folder,
               "commit": version.get("git_version"), "requires": importlib.metadata.requires("torch") or [],
+              "search_path": [path for path in sys.path if path],
               "triton": importlib.util.find_spec("triton") is not None}
 print(json.dumps(found))
 """
@@ -93,6 +94,7 @@ _FORM_OF_TORCH = {
     "folder": is_text,
     "commit": is_text_or_none,
     "requires": is_texts,
+    "search_path": is_texts,
     "triton": is_flag,
 }
 
@@ -111,14 +113,16 @@ class Interpreter:
     commit: str
     """The commit of torch."""
     torch_folder: Path
-    """Where torch is installed; its parent has the other packages."""
+    """Where torch is installed."""
+    search_path: tuple[Path, ...]
+    """Folders in which packages are looked for, the first first: torch's need not have the others."""
     requires: tuple[str, ...]
     """What torch requires; it pins the vendor's libraries."""
     has_triton: bool
 
     @property
     def site_packages(self) -> Path:
-        """The folder of the installed packages."""
+        """The folder of torch and of what was installed with it."""
         return self.torch_folder.parent
 
     @property
@@ -148,6 +152,7 @@ def probe(executable: Path) -> Interpreter:
         cuda=found["cuda"],
         commit=found["commit"] or "",
         torch_folder=Path(found["folder"]),
+        search_path=tuple(map(Path, found["search_path"])),
         requires=tuple(found["requires"]),
         has_triton=found["triton"],
     )

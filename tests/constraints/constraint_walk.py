@@ -168,6 +168,7 @@ RARE: Sequence[Values] = (
     {"recipe": "sft", "logprobs": "nll", "dtype": "bfloat16_layers"},
     {"recipe": "sft", "logprobs": "nll", "dtype": "bfloat16_layers", "attn_implementation": "flash_attention_2"},
     {"recipe": "sft", "logprobs": "nll", "dtype": "bfloat16_layers", "bf16": False},
+    {"recipe": "sft", "logprobs": "nll", "dtype": "bfloat16_layers", **_FSDP},
     {"recipe": "kto", "per_device_train_batch_size": 1},
     {"recipe": "kto", "beta": 0.0},
     {"recipe": "reward", "use_liger_kernel": True},

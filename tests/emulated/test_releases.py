@@ -1,15 +1,18 @@
 """What each release costs: runs that go on, jumps and their tensors, the page, and the kept result."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from maintenance.releases.compared import (
     CAUSES,
     LEAST_JUMP,
     SAID,
+    TENSORS,
     Change,
     jumps,
     keep,
@@ -17,18 +20,25 @@ from maintenance.releases.compared import (
     merged,
     read_causes,
     rows_of,
+    run_of,
 )
 from maintenance.releases.estimated import estimated_bytes
-from maintenance.releases.main import PAGE, main
-from maintenance.releases.page import figure_of, releases_page
+from maintenance.releases.main import PAGE, chosen, main
+from maintenance.releases.page import figure_of, releases_page, sizes_with_rows
 from maintenance.releases.runs import (
+    ACCEPTED_VLLM,
     CODE,
+    FSDP,
+    MODELS,
     PACKAGES,
     PEFT,
     RUNS,
     SCRIPT,
     TRL,
+    TRL_WITH_VLLM,
+    VERSIONS,
     Run,
+    Size,
     emulate,
     has_ended,
     run_pending,
@@ -47,7 +57,13 @@ def left(place: Path, run: Run, allocated: int, tensors: dict[str, int], code: i
     tables = folder / "scripts" / "trl_recipe"
     tables.mkdir(parents=True, exist_ok=True)
     versions = {f"{name}_version": "1" for name in ("torch", "trl", "transformers", "peft")}
-    row = {"status": "ok", **versions, "peak_allocated_bytes": allocated, "peak_reserved_bytes": allocated + MIB}
+    row = {
+        "status": "ok",
+        **versions,
+        "vllm_version": None,
+        "peak_allocated_bytes": allocated,
+        "peak_reserved_bytes": allocated + MIB,
+    }
     pd.DataFrame([{**row, "peak_phase": "forward"}]).to_parquet(tables / "scripts.parquet")
     largest = [
         {"name": "", "library": what, "line": "", "tensors": 1, "bytes": size}
@@ -98,6 +114,85 @@ def test_tensors_below_the_end_of_a_list_are_not_named(two):
     assert jump.changes == []
 
 
+def test_jobs_of_several_sizes_are_apart(tmp_path):
+    """No jump leads from one to the other, and each has a table and a figure."""
+    peaks_by_job = {"sft, lora": 5 * GIB, "sft, lora, 7B": 30 * GIB, "sft, full, 0.5B, 2 GPUs": 3 * GIB}
+    for run in RUNS:
+        if (run.package, run.release) == ("trl", "1.16.0") and run.job in peaks_by_job:
+            left(tmp_path, run, peaks_by_job[run.job], {"weights": GIB})
+    tables = rows_of(tmp_path)
+    assert jumps(*tables) == []
+    assert [figure_of(*each) for each in sizes_with_rows(tables[0])] == ["trl.png", "trl-7B.png", "trl-0.5B-2-GPUs.png"]
+    page = releases_page(*tables, {})
+    for peaks in (
+        "| trl, 0.5B | SFT, full | SFT, lora | DPO, full | DPO, lora | GRPO, full | GRPO, lora |",
+        "| trl, 7B | SFT, lora | SFT, qlora | GRPO, lora | GRPO, qlora |",
+        "| trl, 0.5B, 2 GPUs | SFT, full | GRPO, full |",
+    ):
+        assert peaks in page
+    assert [page.count(f" {peak}.00 (") for peak in (5, 30, 3)] == [1, 1, 1]
+    assert f"| Qwen2.5-7B | 1 of {sum(run.model == '7B' for run in RUNS)} | 1 | 1 |" in page
+
+
+def test_a_run_with_an_engine_has_the_peak_of_its_trainer(tmp_path):
+    """Of the first rank, at its highest phase, with categories in place of tensors."""
+    before, after = [run for run in RUNS if run.package == TRL_WITH_VLLM.name and run.tuning == "lora"][:2]
+    words = ["python", str(SCRIPT), "--trainer", "grpo", "--lora", "--vllm"]
+    assert (before.keys, list(before.command)) == (("gpus=1xh100-80gb",), words)
+    for run, logits in ((before, 3 * GIB), (after, GIB)):
+        phases = [
+            {"phase": "load", "allocated_bytes": GIB, "reserved_bytes": 9 * GIB, "shares": []},
+            {
+                "phase": "forward",
+                "allocated_bytes": 2 * GIB + logits,
+                "reserved_bytes": 2 * GIB + logits,
+                "shares": [{"category": "logits", "size_bytes": logits}, {"category": "weights", "size_bytes": GIB}],
+            },
+        ]
+        others = [{"roles": [], "rank": None, "phases": []}, {"roles": ["trains"], "rank": 1, "phases": phases[:1]}]
+        record = {"memory": {"processes": [*others, {"roles": ["trains", "generates"], "rank": 0, "phases": phases}]}}
+        folder = run.folder(tmp_path)
+        (folder / "jobs" / "trl_recipe").mkdir(parents=True)
+        (folder / "jobs" / "trl_recipe" / "job.json").write_text(json.dumps(record))
+        (folder / VERSIONS).write_text('{"torch": "2", "trl": "1", "vllm": "0.24"}')
+        (folder / SAID).write_text("")
+        (folder / CODE).write_text("0")
+    rows, tensors = rows_of(tmp_path)
+    (row, _) = rows.to_dict("records")
+    assert (row["phase"], row["others"]) == ("forward", "torch 2, vllm 0.24")
+    assert (row["allocated_bytes"], row["reserved_bytes"]) == (5 * GIB, 9 * GIB)
+    (jump,) = jumps(rows, tensors)
+    assert list(jump.changes) == [Change(what="logits", before_bytes=3 * GIB, after_bytes=GIB)]
+    keep(rows, tensors, tmp_path / "kept")
+    assert releases_page(*kept(tmp_path / "kept"), {}) == releases_page(rows, tensors, {})
+    (before.folder(tmp_path) / CODE).write_text("3")
+    (before.folder(tmp_path) / SAID).write_text("no such engine\n")
+    assert list(rows_of(tmp_path)[0].end) == ["no such engine", "ok"]
+
+
+def test_the_closed_form_knows_the_size_of_a_run():
+    """A model of 7B, two GPUs that share a model, and an engine next to the trainer."""
+    newest = [run for run in RUNS if run.release == TRL.releases[-1] and run.trainer == "grpo"]
+    found = {(run.package, run.job): (estimated_bytes(run) or 0) / GIB for run in newest}
+    assert found["trl", "grpo, lora, 7B"] - found["trl", "grpo, lora"] > 4 * (7_615_616_512 - 494_032_768) / GIB
+    assert found["trl", "grpo, full, 0.5B, 2 GPUs"] < found["trl", "grpo, full"] - 2 * 4 * 494_032_768 / 2 / GIB
+    assert found["trl-vllm", "grpo, lora"] - found["trl", "grpo, lora"] > 20
+
+
+def test_a_job_of_another_size_says_so_to_its_script():
+    sizes = {(run.size.title, run.tuning): run for run in RUNS if run.package == "trl" and run.trainer == "sft"}
+    words = {key: run.command for key, run in sizes.items()}
+    script = (str(SCRIPT), "--trainer", "sft")
+    assert words["0.5B", "full"] == script
+    assert words["7B", "lora"] == (*script, "--lora", "--model", "Qwen/Qwen2.5-7B")
+    assert words["0.5B, 2 GPUs", "full"] == ("accelerate", "launch", "--config_file", str(FSDP), *script)
+    settings = yaml.safe_load(SCRIPT.with_suffix(".yaml").read_text())
+    assert settings["model_name_or_path"] == MODELS[Size().model]
+    assert yaml.safe_load(FSDP.read_text())["num_processes"] == max(run.gpus for run in RUNS)
+    folders = [run.folder(Path()) for run in RUNS]
+    assert len(set(folders)) == len(folders)
+
+
 def test_what_is_kept_makes_the_same_page(two, tmp_path):
     left(two, SFT[2], 1, {}, code=3)
     found = rows_of(two)
@@ -110,6 +205,16 @@ def test_what_is_kept_makes_the_same_page(two, tmp_path):
     assert "- 0.21.0 (sft, full): no such class" in pages[0]
 
 
+def test_equal_lists_of_tensors_are_kept_once(two, tmp_path):
+    left(two, SFT[2], 12 * GIB, {"weights": 2 * GIB, "trainer.py:12": GIB, "loss.py:3": 2 * GIB})
+    left(two, SFT[3], GIB, {})
+    found = rows_of(two)
+    keep(*found, tmp_path / "kept")
+    assert len((tmp_path / "kept" / TENSORS).read_text().splitlines()) == 1 + 2 + 3
+    for kept_table, table in zip(kept(tmp_path / "kept"), found, strict=True):
+        pd.testing.assert_frame_equal(kept_table, table)
+
+
 def test_what_was_found_joins_what_is_kept(two, tmp_path):
     """In the order of the runs, and the newer row of a run."""
     of_peft = next(run for run in RUNS if run.package == PEFT.name)
@@ -120,7 +225,7 @@ def test_what_was_found_joins_what_is_kept(two, tmp_path):
     assert list(rows.allocated_bytes) == [9 * GIB, 12 * GIB, 3 * GIB]
     assert list(tensors[tensors.what == "weights"].bytes) == [4 * GIB, 2 * GIB, GIB]
     page = releases_page(rows, tensors, {})
-    assert page.index("## trl\n") < page.index(f"]({figure_of(TRL)})") < page.index("## peft\n")
+    assert page.index("## trl\n") < page.index(f"]({figure_of(TRL, Size())})") < page.index("## peft\n")
     assert "Others: torch 1, trl 1, transformers 1." in page
 
 
@@ -193,10 +298,18 @@ def test_the_command_runs_and_writes(tmp_path, capsys, monkeypatch):
     assert f"2 of {len(RUNS)} runs have ended" in capsys.readouterr().out
     assert main([*words, f"runs={tmp_path / 'third'}", "again=true"], **parts) == EXIT_SOME_TRIALS_FAILED
     assert f"2 of {len(RUNS)} runs have ended" in capsys.readouterr().out
-    assert [path.name for path in (tmp_path / "releases").glob("*.png")] == [figure_of(PEFT)]
+    assert [path.name for path in (tmp_path / "releases").glob("*.png")] == [figure_of(PEFT, Size())]
     assert main([f"results_dir={tmp_path}"]) == EXIT_OK
     assert main([f"results_dir={tmp_path / 'none'}"]) == EXIT_USAGE
     assert "has neither runs nor tables" in capsys.readouterr().err
+
+
+def test_releases_with_an_engine_run_if_they_are_named():
+    """The base of the others has no vLLM."""
+    others = [run for run in RUNS if run.package != TRL_WITH_VLLM.name]
+    assert chosen(None) == others
+    assert chosen(TRL_WITH_VLLM.name) == [run for run in RUNS if run not in others]
+    assert {run.package for run in chosen(PEFT.name)} == {PEFT.name}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
@@ -207,7 +320,13 @@ def test_releases_are_in_order_and_one_is_the_tested_one(package):
     pinned = dict(
         line.split("==") for line in (SCRIPT.parents[2] / "constraints.txt").read_text().split() if "==" in line
     )
-    assert pinned[package.name] in package.releases[-2:]
+    assert pinned[package.installed] in package.releases[-2:]
+
+
+def test_vllm_runs_with_the_releases_that_accept_it():
+    assert tuple(ACCEPTED_VLLM) == tuple(TRL.releases)
+    assert TRL_WITH_VLLM.releases[-8:] == TRL.releases[-8:]
+    assert {"1.7.1", "1.8.0"}.isdisjoint(TRL_WITH_VLLM.releases)
 
 
 def test_every_run_is_another():
@@ -221,14 +340,15 @@ def test_every_run_is_another():
 def test_the_kept_page_is_that_of_its_tables():
     rows, tensors = kept(KEPT)
     assert (KEPT / PAGE).read_text() == releases_page(rows, tensors, read_causes(KEPT))
-    assert {path.name for path in KEPT.glob("*.png")} == {f"{name}.png" for name in set(rows.package)}
+    assert {path.name for path in KEPT.glob("*.png")} == {
+        figure_of(package, size) for package, size in sizes_with_rows(rows)
+    }
 
 
 def test_kept_estimates_are_those_of_today():
     rows, _ = kept(KEPT)
     some = rows[rows.estimated_bytes.notna()][::9]
-    runs = [Run(**{key: row[key] for key in ("package", "release", "trainer", "tuning")}) for _, row in some.iterrows()]
-    assert [estimated_bytes(run) for run in runs] == list(some.estimated_bytes)
+    assert [estimated_bytes(run) for run in map(run_of, some.to_dict("records"))] == list(some.estimated_bytes)
 
 
 def test_every_cause_belongs_to_a_jump():
@@ -244,9 +364,9 @@ def test_the_kept_peaks_are_possible():
     ran = rows[rows.end == "ok"]
     assert len(ran) >= 60
     assert (ran.allocated_bytes <= ran.reserved_bytes).all()
-    # 494,032,768 parameters in float32 or bfloat16; AdamW has two more, and gradients, in full.
-    least = ran.tuning.map({"full": 4 * 2, "lora": 2}) * 494_032_768
-    assert (ran.allocated_bytes > least).all()
-    keys = ["package", "release", "trainer", "tuning"]
+    # Parameters in float32 or bfloat16, or half a byte each; AdamW has two more, and gradients, in full.
+    parameters = ran.model.map({"0.5B": 494_032_768, "7B": 7_615_616_512}) / ran.gpus
+    assert (ran.allocated_bytes > ran.tuning.map({"full": 4 * 2, "lora": 2, "qlora": 0.5}) * parameters).all()
+    keys = ["package", "release", "trainer", "tuning", "model", "gpus"]
     held, peaks = tensors.groupby(keys).bytes.sum(), ran.set_index(keys).allocated_bytes
     assert (held[peaks.index] <= peaks).all()

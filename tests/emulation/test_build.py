@@ -17,6 +17,7 @@ from profiler.emulation.building.build import (
     first_error,
     libraries_of,
 )
+from profiler.emulation.building.library_sources import compiled_files
 from profiler.emulation.interpreter import Interpreter
 
 
@@ -31,6 +32,7 @@ def interpreter(tmp_path):
         cuda="13.0",
         commit="abc",
         torch_folder=library.parents[1],
+        search_path=(tmp_path / "own", library.parents[2]),
         requires=("nvidia-cudnn-cu13==9.20.0.48; x", "nvidia-nccl-cu13==2.29.7", "triton==3.7.1"),
         has_triton=True,
     )
@@ -51,7 +53,7 @@ def built(monkeypatch):
 
 
 def files_of(interpreter: Interpreter) -> list[Path]:
-    return sorted(interpreter.torch_folder.glob("lib/*.so"))
+    return compiled_files(interpreter.torch_folder, interpreter.search_path)
 
 
 def test_the_key_changes_with_torch_its_files_and_the_sources(interpreter, monkeypatch):
@@ -69,8 +71,28 @@ def test_the_key_changes_with_torch_its_files_and_the_sources(interpreter, monke
 
 def test_the_key_does_not_depend_on_where_torch_is_installed(interpreter, tmp_path):
     before = cache_key(interpreter, files_of(interpreter))
-    moved = replace(interpreter, torch_folder=interpreter.site_packages.rename(tmp_path / "other") / "torch")
+    other = interpreter.site_packages.rename(tmp_path / "other")
+    moved = replace(interpreter, torch_folder=other / "torch", search_path=(tmp_path / "own", other))
     assert cache_key(moved, files_of(moved)) == before
+
+
+def test_a_release_installed_in_front_of_torchs_packages_counts(interpreter, tmp_path):
+    """Libraries are built for the files that will be loaded: of each package those that are found first."""
+
+    def with_file(folder: str, size: int) -> Path:
+        path = tmp_path / folder / "bitsandbytes" / "libbitsandbytes_cuda130.so"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x" * size)
+        return path
+
+    (of_torch,) = files_of(interpreter)
+    behind = with_file("site", 1)
+    assert files_of(interpreter) == [of_torch, behind]
+    keys = [cache_key(interpreter, files_of(interpreter))]
+    in_front = with_file("own", 2)
+    assert files_of(interpreter) == [of_torch, in_front]
+    keys.append(cache_key(interpreter, files_of(interpreter)))
+    assert keys[0] != keys[1]
 
 
 def test_libraries_are_built_once_and_reused(interpreter, built, tmp_path):

@@ -114,6 +114,7 @@ def test_an_environment_is_looked_at_without_importing_torch(tmp_path):
     found = probe(python_with(tmp_path, torch="2.13.0+cu130"))
     assert (found.torch, found.cuda, found.torch_minor, found.has_triton) == ("2.13.0+cu130", "13.0", "2.13", True)
     assert found.site_packages == tmp_path / "site"
+    assert found.search_path[0] == tmp_path / "site"
     assert found.requires == ("triton==3.7.1",)
 
 

@@ -280,7 +280,9 @@ def test_fsdp_2_is_counted(written):
 
 def test_fsdp_without_a_closed_form_is_named(written):
     accelerate = {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": {"fsdp_version": 2}}
-    found = _found(written(recipe_yaml={**RECIPE, "dtype": "float32"}, accelerate_yaml=accelerate))
+    as_default = _found(written(recipe_yaml={**RECIPE, "dtype": "float32"}, accelerate_yaml=accelerate))
+    assert as_default["trial"]["distributed_type"] == "fsdp"
+    found = _found(written(recipe_yaml={**RECIPE, "bf16": False}, accelerate_yaml=accelerate))
     assert found["trial"]["distributed_type"] == "multi_gpu"
     assert "what FSDP changes (fsdp_version=2, fsdp_reshard_after_forward=true): it shards" in " ".join(found["notes"])
 

@@ -17,6 +17,7 @@ from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
     element_bytes,
+    is_unwrapped,
     trains_everything,
 )
 from profiler.analytical.formulas.sizes.quantities import (
@@ -87,14 +88,15 @@ def chunk_of(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, token
     """Return the sizes of a chunk of at most `tokens` tokens.
 
     By hand, 2 rows of 11 tokens, of which 20 have a label, V = 100, H = 8, a float32 head under autocast: t = 20, a
-    product of 20 x 100 x 2 = 4,000 B, 8,000 B in float32, and a cast head of 100 x 8 x 2 = 1,600 B.
+    product of 20 x 100 x 2 = 4,000 B, 8,000 B in float32, and a cast head of 100 x 8 x 2 = 1,600 B. FSDP and
+    DeepSpeed compute without autocast.
     """
     sizes, block, loss = element_bytes(spec), block_of(spec), _loss_of(spec)
     positions = _kept_positions(spec, batch)
     values = smaller(positions, tokens) * architecture.vocab_size
     head = architecture.vocab_size * architecture.hidden_size
     factor = FLOAT32_BYTES if loss.widens_inputs else sizes.stream
-    is_cast = both(spec.mixed_precision, factor != BFLOAT16_BYTES)
+    is_cast = both(both(spec.mixed_precision, not is_unwrapped(spec.distributed_type)), factor != BFLOAT16_BYTES)
     computed = where(is_cast, BFLOAT16_BYTES, factor)
     in_float32 = block(values * FLOAT32_BYTES)
     product = block(values * computed)

@@ -169,7 +169,7 @@ def libraries_of(interpreter: Interpreter, *, folder: Path | None = None) -> Pat
         ProfilerError: A compiler is missing or fails, the folder cannot be written, or others can write to it.
     """
     folder = folder or libraries_folder()
-    files = compiled_files(interpreter.site_packages)
+    files = compiled_files(interpreter.torch_folder, interpreter.search_path)
     target = folder / cache_key(interpreter, files)
     refuse_of_others(target)
     if (target / DESCRIPTION).exists():
@@ -190,13 +190,19 @@ def libraries_of(interpreter: Interpreter, *, folder: Path | None = None) -> Pat
 def cache_key(interpreter: Interpreter, files: Iterable[Path]) -> str:
     """Return the name of the folder: the version of torch, and a hash of the sources and of what they are built for."""
     digest = hashlib.sha256()
+    folders = (interpreter.site_packages, *interpreter.search_path)
     for source in every_source():
         digest.update(f"{source.parent.name}/{source.name}\n".encode() + source.read_bytes())
     digest.update(f"{interpreter.torch} {interpreter.commit} {interpreter.cuda}\n".encode())
     for path in files:
         # The compiled files have up to 1 GB: with the commit of torch, name and size say which ones they are.
-        digest.update(f"{path.relative_to(interpreter.site_packages)} {path.stat().st_size}\n".encode())
+        digest.update(f"{_within(path, folders)} {path.stat().st_size}\n".encode())
     return f"torch-{interpreter.torch}-{digest.hexdigest()[:16]}"
+
+
+def _within(path: Path, folders: Iterable[Path]) -> Path:
+    """Return the path below the first folder that it is in."""
+    return next(path.relative_to(folder) for folder in folders if path.is_relative_to(folder))
 
 
 def _build_aside(interpreter: Interpreter, files: Iterable[Path], target: Path) -> None:

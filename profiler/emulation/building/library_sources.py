@@ -89,11 +89,18 @@ class ExpectedLibrary:
     """Version of the symbol by its name; empty if it has none."""
 
 
-def compiled_files(site_packages: Path) -> list[Path]:
-    """Return the compiled files of torch, and of installed packages that use CUDA as well."""
-    files = sorted((site_packages / "torch" / "lib").glob("*.so"))
+def compiled_files(torch_folder: Path, search_path: Iterable[Path]) -> list[Path]:
+    """Return the compiled files of torch, and of installed packages that use CUDA as well.
+
+    Args:
+        torch_folder: That of the installed torch.
+        search_path: Folders in which the other packages are looked for; the first that has a package decides.
+    """
+    files = sorted((torch_folder / "lib").glob("*.so"))
+    folders = [path for path in search_path if path.is_dir()]
     for package in _PACKAGES_WITH_CUDA:
-        files += sorted((site_packages / package).rglob("*.so"))
+        found = next((path / package for path in folders if (path / package).is_dir()), None)
+        files += sorted(found.rglob("*.so")) if found else []
     return files
 
 

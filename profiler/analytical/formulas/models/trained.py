@@ -129,7 +129,7 @@ def _element_bytes(
         autocast_caches=both(autocast, is_wide),
         compute=compute,
         adapter=BFLOAT16_BYTES if in_bfloat16 else FLOAT32_BYTES,
-        output=compute if _is_unwrapped(distributed_type) else widened_output,
+        output=compute if is_unwrapped(distributed_type) else widened_output,
         log_softmax=compute if distributed_type is DistributedType.DEEPSPEED else widened_output,
     )
 
@@ -138,13 +138,13 @@ _element_bytes_of_one = cache(_element_bytes)
 """Of one configuration. One estimate asks some 150 times, which took a third of its time."""
 
 
-def _is_unwrapped(distributed_type: DistributedType) -> bool:
+def is_unwrapped(distributed_type: DistributedType) -> bool:
     """Return whether accelerate leaves the forward of the model as it is."""
     return distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
 
 
 def _keeps_bfloat16_adapters(tuning: Tuning, distributed_type: DistributedType) -> bool:
-    return tuning is Tuning.QLORA or _is_unwrapped(distributed_type)
+    return tuning is Tuning.QLORA or is_unwrapped(distributed_type)
 
 
 def has_bfloat16_adapters(spec: TrialKeys) -> bool:

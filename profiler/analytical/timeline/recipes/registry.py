@@ -51,7 +51,7 @@ from profiler.analytical.timeline.training_pass import training_instants
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.recipe import COMPARED, JUDGED, LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
-from profiler.domain.trials.trial import DistributedType
+from profiler.domain.trials.trial import DistributedType, Dtype
 
 
 def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
@@ -166,14 +166,17 @@ def _with_kept_copy(spec: TrialKeys, architecture: DecoderShape, instants: tuple
 def _of_one_gpu(spec: TrialKeys) -> TrialKeys:
     """Return the trial as one GPU computes it, with all of its model.
 
-    Layers that FSDP checkpoints keep what they keep if the model does it. Context parallelism gives each GPU an equal
-    part of each row; the keys and values that ring attention sends are left out.
+    Layers that FSDP checkpoints keep what they keep if the model does it. It gathers weights in bfloat16, whatever type
+    their shards have (`MixedPrecisionPolicy.param_dtype` in accelerate's `set_mixed_precision`). Context parallelism
+    gives each GPU an equal part of each row; the keys and values that ring attention sends are left out.
 
     By hand, rows of 16,384 tokens with `cp_size=4`: 4,096 on each GPU.
 
     Source: `maybe_context_parallel` of accelerate 1.15, `_prepare_context_parallel_inputs` of transformers 5.23.
     """
     alone = with_keys(spec, gradient_checkpointing=True) if spec.fsdp_activation_checkpointing else spec
+    if spec.distributed_type is DistributedType.FSDP:
+        alone = with_keys(alone, dtype=Dtype.BFLOAT16)
     if spec.cp_size in (None, 1):
         return alone
     return with_keys(alone, max_length=(spec.max_length or 0) // (spec.cp_size or 1))
