@@ -156,7 +156,8 @@ def _others(run: Run, versions: Mapping[str, object]) -> str:
 def _row_of_command(run: Run, folder: Path) -> dict[str, object]:
     process = _trainer_of(folder)
     if (folder / CODE).read_text().strip() != "0" or process is None:
-        return {"end": _last_sentence((folder / SAID).read_text("utf-8", errors="replace"))}
+        said = [each["last_sentence"] for each in _processes(folder) if each["last_sentence"]]
+        return {"end": _last_sentence(" ".join(said[0].split()) if said else "")}
     phases = process["phases"]
     peak = _peak_of(process)
     return {
@@ -170,9 +171,13 @@ def _row_of_command(run: Run, folder: Path) -> dict[str, object]:
 
 def _trainer_of(folder: Path) -> dict[str, Any] | None:
     """Return the process of a command that trains, of the first rank; None if there is none."""
-    records = [json.loads(path.read_text()) for path in folder.glob("jobs/*/job.json")]
-    found = [each for record in records for each in record["memory"]["processes"] if "trains" in each["roles"]]
+    found = [each for each in _processes(folder) if "trains" in each["roles"]]
     return next((each for each in found if each["rank"] in (None, 0)), None)
+
+
+def _processes(folder: Path) -> list[dict[str, Any]]:
+    records = [json.loads(path.read_text()) for path in folder.glob("jobs/*/job.json")]
+    return [each for record in records for each in record["memory"]["processes"]]
 
 
 def _peak_of(process: Mapping[str, Any]) -> dict[str, Any]:

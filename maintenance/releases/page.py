@@ -50,8 +50,9 @@ def releases_page(rows: pd.DataFrame, tensors: pd.DataFrame, causes: Mapping[tup
         "rank is emulated. With trl 1.16 both ranks ran as processes too (`gpus=2xh100-80gb`): the first had the same "
         "peak to the byte, and the other 0.1 % less.",
         _sizes(rows),
-        "Peaks are of allocated memory in GiB (2^30 bytes); a dot: it fails. In brackets the error of the closed form "
-        "(`python -m profiler.estimate config=examples/scripts/trl_recipe.yaml trl=1.4 recipe=sft`), where it has one.",
+        "Peaks are of allocated memory in GiB (2^30 bytes). A dot: it fails; an empty cell: it has not run yet. In "
+        "brackets the error of the closed form (`python -m profiler.estimate config=examples/scripts/trl_recipe.yaml "
+        "trl=1.4 recipe=sft`), where it has one.",
         _estimated(rows),
         *(
             block

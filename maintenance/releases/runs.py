@@ -151,6 +151,8 @@ TRL_WITH_VLLM = Package(
     releases=tuple(each for each in TRL.releases if VLLM in SpecifierSet(ACCEPTED_VLLM[each])),
     jobs=_jobs(("grpo",), TUNINGS[1::-1], _ONE),
     needs={"": "requests"},
+    why_some_fail="Releases up to 0.23 take `vllm_ascend` for installed, by the pair that transformers 5 returns (see "
+    "trl).",
 )
 """Those that accept the emulated vLLM."""
 TRANSFORMERS = Package(

@@ -149,8 +149,12 @@ def test_a_run_with_an_engine_has_the_peak_of_its_trainer(tmp_path):
                 "shares": [{"category": "logits", "size_bytes": logits}, {"category": "weights", "size_bytes": GIB}],
             },
         ]
-        others = [{"roles": [], "rank": None, "phases": []}, {"roles": ["trains"], "rank": 1, "phases": phases[:1]}]
-        record = {"memory": {"processes": [*others, {"roles": ["trains", "generates"], "rank": 0, "phases": phases}]}}
+        processes = [
+            {"roles": [], "rank": None, "phases": [], "last_sentence": ""},
+            {"roles": ["trains"], "rank": 1, "phases": phases[:1], "last_sentence": "no such\nengine"},
+            {"roles": ["trains", "generates"], "rank": 0, "phases": phases, "last_sentence": "ended"},
+        ]
+        record = {"memory": {"processes": processes}}
         folder = run.folder(tmp_path)
         (folder / "jobs" / "trl_recipe").mkdir(parents=True)
         (folder / "jobs" / "trl_recipe" / "job.json").write_text(json.dumps(record))
@@ -166,7 +170,7 @@ def test_a_run_with_an_engine_has_the_peak_of_its_trainer(tmp_path):
     keep(rows, tensors, tmp_path / "kept")
     assert releases_page(*kept(tmp_path / "kept"), {}) == releases_page(rows, tensors, {})
     (before.folder(tmp_path) / CODE).write_text("3")
-    (before.folder(tmp_path) / SAID).write_text("no such engine\n")
+    (before.folder(tmp_path) / SAID).write_text("Report: /a/b/report.html\n")
     assert list(rows_of(tmp_path)[0].end) == ["no such engine", "ok"]
 
 
