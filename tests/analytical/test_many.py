@@ -40,7 +40,7 @@ LONG = replace(LONG, dtype=Dtype.FLOAT32, max_completion_length=2_048, steps_per
 
 
 @pytest.mark.parametrize(("number", "gib"), [(2, 37), (MOST_REPLAYED + 1, 5)])
-def test_few_trials_of_a_sweep_have_the_reserved_memory_of_an_answer(number, gib):
+def test_few_trials_have_the_reserved_memory_of_an_answer(number, gib):
     """Longer caches and repeated keys find no segment of an earlier token: 34.0 GiB in the simulation."""
     models = [f"m{each}" for each in range(number)]
     found = estimates_of(

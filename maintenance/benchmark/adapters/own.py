@@ -7,7 +7,7 @@ from maintenance.accuracy.baselines import accelerate_training_bytes, verl_repor
 from maintenance.benchmark.adapters.question import NotCoveredError, Question, Said
 from maintenance.benchmark.rows.jobs import FOLDER, architecture_of, spec_of
 from maintenance.benchmark.rows.kept import kept_simulations
-from profiler.analytical.estimate import estimate as closed_form
+from profiler.analytical.estimate import estimate_with_replay as closed_form
 from profiler.domain.errors import UsageError
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.runs.shared import Metric, Row

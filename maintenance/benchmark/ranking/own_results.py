@@ -66,7 +66,8 @@ def of_the_set(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
         f"Answers that have changed since: {', '.join(since)}. The first two thirds showed an error in what DDP "
         "copies, the last third errors in what FSDP gathers and reduces, and the formulas were corrected. All other "
         "tables of this page have today's estimate. **Its figures for FSDP are not blind**: the corrected formulas "
-        "have seen these jobs.",
+        "have seen these jobs. Reserved memory is a bound in the answers before, and today a replay, as `estimate` "
+        "says it of one trial.",
         *(_equal_to_the_byte(found[name], answers["simulation"], _THIRDS[name]) for name in found),
     )
 
