@@ -166,7 +166,7 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.
 YAML_OF_VERL = """\
 actor_rollout_ref: {model: {path: Qwen/Qwen2.5-7B}}
 trainer: {n_gpus_per_node: 8}
-no_such: 1
+no_such: text
 """
 SCRIPT_OF_TRL = """\
 from peft import LoraConfig
