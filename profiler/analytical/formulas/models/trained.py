@@ -31,7 +31,7 @@ from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.text import count_text
-from profiler.domain.trials.trial import DistributedType, Dtype, TrialSpec, Tuning
+from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, TrialSpec, Tuning
 
 _DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4, Dtype.BFLOAT16_LAYERS: 2}
 
@@ -140,7 +140,7 @@ _element_bytes_of_one = cache(_element_bytes)
 
 def is_unwrapped(distributed_type: DistributedType) -> bool:
     """Return whether accelerate leaves the forward of the model as it is."""
-    return distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+    return distributed_type in SHARDED
 
 
 def _keeps_bfloat16_adapters(tuning: Tuning, distributed_type: DistributedType) -> bool:
