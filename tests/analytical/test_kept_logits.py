@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trial_strategies import architecture
 
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
-from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import EXIT_OK
 from profiler.domain.memory import Category, Phase
 from profiler.estimate.main import main
@@ -23,19 +22,13 @@ ROOT = Path(__file__).parents[2]
 MODEL, VOCABULARY, HIDDEN = "qwen2.5-0.5b", 151_936, 896
 
 
-def _architecture(model: str) -> Architecture:
-    found = builtin_architecture(model)
-    assert found is not None
-    return found
-
-
 def _instants(**keys: Any) -> list[tuple[Phase, InstantName, dict[Category, int]]]:
     point = {"backend": "emulated", "gpu": "h100-80gb", "model": MODEL, "recipe": "sft", "max_length": 11}
     point |= {"distributed_type": "deepspeed", "zero_stage": 2, "num_processes": 2, "per_device_train_batch_size": 2}
-    spec = parse_point({**point, **keys}, architecture_of=_architecture)
+    spec = parse_point({**point, **keys}, architecture_of=architecture)
     return [
         (each.phase, each.name, {category: int(size) for category, size in each.sizes.items()})
-        for each in trial_instants(spec, _architecture(spec.model))
+        for each in trial_instants(spec, architecture(spec.model))
     ]
 
 

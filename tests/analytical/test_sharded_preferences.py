@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trial_strategies import assert_a_table_has_each_estimate
+from trial_strategies import architecture, assert_a_table_has_each_estimate
 
 from profiler.analytical.estimate import estimate, has_form
 from profiler.analytical.explanation.explained import explain
@@ -13,9 +13,7 @@ from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
-from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import TrialSpec
@@ -27,19 +25,13 @@ ROOT = 151_936 * 896 + 896
 MOST_LIVE = 10**9
 
 
-def _architecture(model: str) -> Architecture:
-    found = builtin_architecture(model)
-    assert found is not None
-    return found
-
-
 def _spec(sharing: str, num_processes: int = 2, **keys: Any) -> TrialSpec:
     kind = {"distributed_type": sharing} if sharing == "fsdp" else {"distributed_type": "deepspeed"}
     stage = {} if sharing == "fsdp" else {"zero_stage": int(sharing[-1])}
     fixed = {"backend": "emulated", "gpu": "h100-80gb", "model": MODEL, "recipe": "dpo", "max_length": 512}
     fixed |= {"max_prompt_length": 128, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
     point = {**fixed, **kind, **stage, "num_processes": num_processes, **keys}
-    return parse_point(point, architecture_of=_architecture)
+    return parse_point(point, architecture_of=architecture)
 
 
 def _scores(spec: TrialSpec, name: InstantName = InstantName.SCORE_LAYER) -> dict[Category, int]:
@@ -49,7 +41,7 @@ def _scores(spec: TrialSpec, name: InstantName = InstantName.SCORE_LAYER) -> dic
 
 
 def _instants(spec: TrialSpec) -> list[Instant]:
-    return [each for each in trial_instants(spec, _architecture(spec.model)) if each.happens]
+    return [each for each in trial_instants(spec, architecture(spec.model)) if each.happens]
 
 
 @pytest.mark.parametrize(("model", "gathered"), [(MODEL, PARAMETERS), ("qwen2.5-7b", MOST_LIVE)])
@@ -60,7 +52,7 @@ def test_stage_3_has_gathered_both_models_by_hand(model, gathered):
     assert found[Category.REFERENCE] == pytest.approx(found[Category.WEIGHTS], abs=512)
     # In the first pass no order is known: nothing waits, and one matrix is gathered at a time.
     first = _scores(_spec("zero3", 4, model=model, steps=1))
-    shape = _architecture(model)
+    shape = architecture(model)
     assert first[Category.COMMUNICATION] == BUCKET_BYTES + 2 * shape.hidden_size * shape.intermediate_size
 
 
@@ -183,7 +175,7 @@ torch 2.13, trl 1.16, accelerate 1.15, DeepSpeed 0.19.6; 3 steps, ragged rows.
 @pytest.mark.parametrize(("sharing", "keys", "allocated", "error"), EMULATED)
 def test_the_estimate_is_near_the_emulation(sharing, keys, allocated, error):
     spec = _spec(sharing, **keys)
-    found = estimate(spec, _architecture(spec.model)).peak_allocated_bytes
+    found = estimate(spec, architecture(spec.model)).peak_allocated_bytes
     assert found / allocated - 1 == pytest.approx(error, abs=0.0002)
 
 
@@ -234,7 +226,7 @@ def test_logits_of_other_programs_are_those_of_one_type_by_hand(sharing):
 def test_the_estimate_is_near_runs_of_other_programs(sharing, keys, allocated, error):
     """Of `results/reference/scripts/commands.csv`: LLaMA-Factory, axolotl and ms-swift on two emulated cards."""
     spec = _spec(sharing, **keys)
-    found = estimate(spec, _architecture(spec.model)).peak_allocated_bytes
+    found = estimate(spec, architecture(spec.model)).peak_allocated_bytes
     assert found / allocated - 1 == pytest.approx(error, abs=0.0002)
 
 
@@ -266,14 +258,14 @@ def test_a_scored_reference_has_released_its_weights():
 )
 def test_what_has_no_formula_is_refused_by_name(sharing, key, keys):
     spec = _spec(sharing, **keys)
-    assert not has_form(spec, _architecture(MODEL))
+    assert not has_form(spec, architecture(MODEL))
     with pytest.raises(UsageError, match=f"{key}=.*has no closed-form estimate together with distributed_type="):
-        estimate(spec, _architecture(MODEL))
+        estimate(spec, architecture(MODEL))
 
 
 def test_why_the_reference_is_gathered_is_said_of_one():
     full, adapted = (
-        gathered_text(explain(_spec("fsdp", model="qwen2.5-7b", num_processes=8, **keys), _architecture("qwen2.5-7b")))
+        gathered_text(explain(_spec("fsdp", model="qwen2.5-7b", num_processes=8, **keys), architecture("qwen2.5-7b")))
         for keys in ({}, LORA)
     )
     assert full.endswith("gathered whole: precompute_ref_log_probs=true and LoRA need none.")
@@ -322,7 +314,7 @@ def test_more_gpus_never_need_more(spec):
     same = {key: getattr(spec, key) for key in keys}
     sharing = "fsdp" if spec.zero_stage is None else f"zero{spec.zero_stage}"
     peaks = [
-        estimate(_spec(sharing, gpus, **same), _architecture(spec.model)).peak_allocated_bytes for gpus in (2, 4, 8)
+        estimate(_spec(sharing, gpus, **same), architecture(spec.model)).peak_allocated_bytes for gpus in (2, 4, 8)
     ]
     assert peaks == sorted(peaks, reverse=True)
 
@@ -330,7 +322,7 @@ def test_more_gpus_never_need_more(spec):
 @settings(max_examples=20)
 @given(_jobs())
 def test_every_number_has_a_short_form(spec):
-    for phase in explain(spec, _architecture(spec.model)).phases:
+    for phase in explain(spec, architecture(spec.model)).phases:
         for share in phase.shares:
             assert share.short_form
             assert len(share.short_form) <= LONGEST

@@ -6,21 +6,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trial_strategies import assert_a_table_has_each_estimate
+from trial_strategies import architecture, assert_a_table_has_each_estimate, assert_each_number_has_a_short_form
 
 from profiler.analytical.estimate import estimate, has_form, phase_instants
-from profiler.analytical.explanation.explained import explain
 from profiler.analytical.formulas.layers.decoder_layer import attention_inputs_saved_bytes
 from profiler.analytical.formulas.models.parameters import layer_parameter_count
 from profiler.analytical.formulas.models.trained import element_bytes
-from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.sharding.fsdp import Fsdp, UnitGradients
 from profiler.analytical.timeline.sharding.sharding import Units
-from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
@@ -32,15 +28,9 @@ REST = 180_224
 """Of the embedding's shard on 4 GPUs: 136,134,656 B in a segment of 65 x 2 MiB."""
 
 
-def _architecture(model: str) -> Architecture:
-    found = builtin_architecture(model)
-    assert found is not None
-    return found
-
-
 def _spec(**keys: Any) -> TrialSpec:
     point = {"backend": "emulated", "gpu": "h100-80gb", "model": MODEL, **keys}
-    return parse_point(point, architecture_of=_architecture)
+    return parse_point(point, architecture_of=architecture)
 
 
 def _sharded(num_processes: int = 4, **keys: Any) -> TrialSpec:
@@ -49,12 +39,12 @@ def _sharded(num_processes: int = 4, **keys: Any) -> TrialSpec:
 
 def _instant(spec: TrialSpec, name: InstantName) -> dict[Category, int]:
     """The last one of the name: that of a forward right after a rollout comes before the others."""
-    *_, found = (each for each in trial_instants(spec, _architecture(spec.model)) if each.name is name and each.happens)
+    *_, found = (each for each in trial_instants(spec, architecture(spec.model)) if each.name is name and each.happens)
     return {category: int(size) for category, size in found.sizes.items()}
 
 
 def _fsdp(num_processes: int = 4, **keys: Any) -> Fsdp:
-    return Fsdp(_sharded(num_processes, **keys), _architecture(MODEL))
+    return Fsdp(_sharded(num_processes, **keys), architecture(MODEL))
 
 
 def test_sizes_by_hand():
@@ -90,7 +80,7 @@ def test_only_adapters_are_trained_in_float32():
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_weights_are_gathered_in_bfloat16_whatever_their_type(dtype):
     """Trained weights have shards in float32; frozen ones keep the type that they were loaded in."""
-    shape = _architecture(MODEL)
+    shape = architecture(MODEL)
 
     def peak(**keys: Any) -> int:
         return estimate(_sharded(**keys), shape).peak_allocated_bytes
@@ -101,7 +91,7 @@ def test_weights_are_gathered_in_bfloat16_whatever_their_type(dtype):
 
 
 def test_layers_compute_with_adapters_in_bfloat16():
-    shape = _architecture(MODEL)
+    shape = architecture(MODEL)
     alone, sharded = (_spec(tuning="lora"), _sharded(tuning="lora"))
     assert (element_bytes(alone).adapter, element_bytes(sharded).adapter) == (4, 2)
     # By hand, 10 tokens: q, k and v share one input of 896 values, and each has an output of A of rank 16.
@@ -125,7 +115,7 @@ def test_a_single_micro_batch_reduces_gradients_as_they_are_made():
     assert at_once < _instant(_sharded(), InstantName.BACKWARD_END)[Category.GRADIENTS]
     # In the first layer, shards of the 23 others, the input of the second layer's reduction, a tied head's gradient.
     # At its end, its own gradient in place of activations.
-    found = trial_instants(_sharded(**keys), _architecture(MODEL))
+    found = trial_instants(_sharded(**keys), architecture(MODEL))
     end, first = (each.sizes for each in found if each.name is InstantName.BACKWARD_FIRST_LAYER and each.happens)
     assert first[Category.GRADIENTS] == 23 * layer + 2 * layer + 2 * 151_936 * 896
     assert end[Category.GRADIENTS] == first[Category.GRADIENTS] + 2 * layer
@@ -133,23 +123,23 @@ def test_a_single_micro_batch_reduces_gradients_as_they_are_made():
 
 
 def test_a_model_is_sharded_unit_by_unit_from_the_host():
-    load = phase_instants(_sharded(), _architecture(MODEL))[Phase.LOAD]
+    load = phase_instants(_sharded(), architecture(MODEL))[Phase.LOAD]
     assert load.name is InstantName.SHARDING
     assert load.total_bytes == PARAMETERS + REST + 4 * ROOT
     # trl makes a reference one unit, which is moved before the model.
-    loads = [each for each in trial_instants(_sharded(beta=0.04), _architecture(MODEL)) if each.phase is Phase.LOAD]
+    loads = [each for each in trial_instants(_sharded(beta=0.04), architecture(MODEL)) if each.phase is Phase.LOAD]
     reference = 2 * PARAMETERS // 4
     assert [each.total_bytes for each in loads] == [
         reference + 2 * PARAMETERS,
         reference + PARAMETERS + REST + 4 * ROOT,
     ]
     # vLLM starts while both are on the host.
-    names = {each.name: each for each in trial_instants(_sharded(use_vllm=True), _architecture(MODEL))}
+    names = {each.name: each for each in trial_instants(_sharded(use_vllm=True), architecture(MODEL))}
     assert set(names[InstantName.ENGINE_START].sizes) == {Category.ENGINE}
 
 
 def test_a_layer_larger_than_the_head_is_the_largest_unit():
-    wide = replace(_architecture("qwen2.5-7b"), intermediate_size=200_000)
+    wide = replace(architecture("qwen2.5-7b"), intermediate_size=200_000)
     found = Fsdp(_sharded(model="qwen2.5-7b"), wide)
     layer = layer_parameter_count(wide)
     shards = (found.weights.size - found.units.root) + 4 * layer
@@ -161,7 +151,7 @@ def _loaded() -> Instant:
 
 
 def test_an_embedding_of_its_own_is_a_unit():
-    spec, shape = _sharded(model="qwen2.5-7b"), _architecture("qwen2.5-7b")
+    spec, shape = _sharded(model="qwen2.5-7b"), architecture("qwen2.5-7b")
     table, layer = 152_064 * 3_584, layer_parameter_count(shape)
     sizes = {each.name: each.sizes.get(Category.COMMUNICATION) for each in trial_instants(spec, shape)}
     tail = table + 3_584
@@ -182,7 +172,7 @@ def test_an_embedding_of_its_own_is_a_unit():
 
 def _copied_out(spec: TrialSpec, phase: Phase) -> list[int]:
     """What is gathered while a unit is copied out, where it happens."""
-    found = [each for each in trial_instants(spec, _architecture(spec.model)) if each.name is InstantName.GATHERING]
+    found = [each for each in trial_instants(spec, architecture(spec.model)) if each.name is InstantName.GATHERING]
     return [int(each.sizes[Category.COMMUNICATION]) for each in found if each.phase is phase and each.happens]
 
 
@@ -218,7 +208,7 @@ def test_a_reference_stays_gathered_to_the_end():
 
 
 def test_logits_are_scored_after_the_forward_of_a_reference():
-    spec, shape = _sharded(beta=0.04, logprobs="full"), _architecture(MODEL)
+    spec, shape = _sharded(beta=0.04, logprobs="full"), architecture(MODEL)
     during, after = (
         each for each in trial_instants(spec, shape) if each.name is InstantName.SCORE_HEAD and each.happens
     )
@@ -271,7 +261,7 @@ EMULATED_PHASES = [
 @pytest.mark.parametrize(("keys", "peaks"), EMULATED_PHASES)
 def test_each_phase_is_near_the_emulation(keys, peaks):
     spec = _sharded(**{"num_processes": 8, **({} if "recipe" in keys else {"rollout": "synthetic"}), **keys})
-    found = phase_instants(spec, _architecture(spec.model))
+    found = phase_instants(spec, architecture(spec.model))
     assert len(found) == len(peaks)
     for (phase, instant), mib in zip(found.items(), peaks, strict=True):
         # The loss of SFT with adapters gathers the head by a call of its own, a part at a time.
@@ -372,7 +362,7 @@ EMULATED_CLOSELY = [
 @pytest.mark.parametrize(("keys", "peaks"), EMULATED_CLOSELY)
 def test_each_phase_is_as_the_emulation(keys, peaks):
     spec = _sharded(**keys)
-    found = phase_instants(spec, _architecture(spec.model))
+    found = phase_instants(spec, architecture(spec.model))
     assert len(found) == len(peaks)
     for (phase, instant), mib in zip(found.items(), peaks, strict=True):
         assert instant.total_bytes / 2**20 == pytest.approx(mib, rel=0.007), phase
@@ -394,7 +384,7 @@ SPLIT = [
 def test_rows_that_are_split_are_near_the_emulation(keys, forward, backward):
     fixed = {"recipe": "sft", "lengths": "forced", "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1}
     spec = _sharded(**{**fixed, **keys})
-    found = phase_instants(spec, _architecture(spec.model))
+    found = phase_instants(spec, architecture(spec.model))
     # Counting whole rows would be up to 86 % too high. The forward lacks what the loss gathers of the head.
     assert found[Phase.BACKWARD].total_bytes / 2**20 == pytest.approx(backward, rel=0.011)
     assert found[Phase.FORWARD].total_bytes / 2**20 == pytest.approx(forward, rel=0.065)
@@ -415,7 +405,7 @@ WIDE = [
 @pytest.mark.parametrize(("keys", "peak"), WIDE)
 def test_weights_of_other_types_are_near_the_emulation(keys, peak):
     spec = _sharded(**{"dtype": "float32", **keys})
-    assert estimate(spec, _architecture(MODEL)).peak_allocated_bytes == pytest.approx(peak, rel=0.005)
+    assert estimate(spec, architecture(MODEL)).peak_allocated_bytes == pytest.approx(peak, rel=0.005)
 
 
 @pytest.mark.parametrize(("logprobs", "peak"), [("chunked_nll", 5_956_437_504), ("chunked_nll_cast", 5_331_059_200)])
@@ -423,7 +413,7 @@ def test_a_loss_in_chunks_is_near_the_emulation_of_trl(logprobs, peak):
     """Without autocast around the model, a widened head and its product stay in float32: trl 1.7.1 and 1.14.2."""
     keys = {"recipe": "sft", "lengths": "forced", "max_length": 513, "gradient_accumulation_steps": 2}
     spec = _sharded(2, **keys, logprobs=logprobs)
-    assert estimate(spec, _architecture(MODEL)).peak_allocated_bytes == pytest.approx(peak, rel=0.003)
+    assert estimate(spec, architecture(MODEL)).peak_allocated_bytes == pytest.approx(peak, rel=0.003)
 
 
 # Compared with torch's counters on emulated cards (`+grid=fsdp`, qwen2.5-3b and 7b; torch 2.13, accelerate 1.15).
@@ -440,7 +430,7 @@ EMULATED = {
 @pytest.mark.parametrize(("model", "gpus", "reshard"), EMULATED)
 def test_the_estimate_is_near_the_emulation(model, gpus, reshard):
     spec = _sharded(gpus, model=model, rollout="synthetic", fsdp_reshard_after_forward=reshard)
-    found = estimate(spec, _architecture(model)).peak_allocated_bytes / 2**30
+    found = estimate(spec, architecture(model)).peak_allocated_bytes / 2**30
     assert found == pytest.approx(EMULATED[model, gpus, reshard], rel=0.015)
 
 
@@ -453,7 +443,7 @@ def test_the_estimate_is_near_the_emulation(model, gpus, reshard):
     ],
 )
 def test_what_has_no_formula_is_refused_by_name(keys):
-    spec, shape = _sharded(**keys), _architecture(MODEL)
+    spec, shape = _sharded(**keys), architecture(MODEL)
     assert not has_form(spec, shape)
     (key,) = keys
     with pytest.raises(UsageError, match=f"{key}=.*has no closed-form estimate together with distributed_type=fsdp"):
@@ -463,7 +453,7 @@ def test_what_has_no_formula_is_refused_by_name(keys):
 @pytest.mark.parametrize("optim", ["adafactor", "adamw_8bit", "paged_adamw_32bit", "lion_32bit"])
 def test_an_optimizer_without_shards_fails_under_fsdp(optim):
     """FSDP 1 keeps plain tensors, and DeepSpeed too."""
-    shape = _architecture(MODEL)
+    shape = architecture(MODEL)
     with pytest.raises(UsageError, match=f"optim={optim}: takes no DTensor in torch 2.13"):
         estimate(_sharded(optim=optim), shape)
     with pytest.raises(UsageError, match="fsdp_version=1: has no closed-form"):
@@ -524,30 +514,30 @@ def test_several_gpus_train_by_ddp_by_default():
     [(MODEL, 1_892), ("qwen2.5-1.5b", 5_890), ("qwen2.5-3b", 11_880), ("qwen2.5-7b", 29_095)],
 )
 def test_ddp_makes_its_buckets_before_training(model, mib):
-    found = phase_instants(_spec(num_processes=2, model=model), _architecture(model))[Phase.LOAD]
+    found = phase_instants(_spec(num_processes=2, model=model), architecture(model))[Phase.LOAD]
     assert found.name is InstantName.REPLICATED
     assert found.total_bytes / 2**20 == pytest.approx(mib, rel=0.01)
 
 
 def test_ddp_sends_the_model_in_parts_by_hand():
     spec = _spec(num_processes=2, tuning="lora")
-    found = phase_instants(spec, _architecture(MODEL))[Phase.LOAD].sizes
+    found = phase_instants(spec, architecture(MODEL))[Phase.LOAD].sizes
     assert found[Category.COMMUNICATION] == 2 * 250 * 2**20
     # The LM head of qwen2.5-7b is its own. torch's counters on emulated cards (SFT, KTO): 16,043.9 and 1,410.4 MiB.
-    seven, half = _architecture("qwen2.5-7b"), _architecture(MODEL)
+    seven, half = architecture("qwen2.5-7b"), architecture(MODEL)
     found = phase_instants(_spec(num_processes=2, tuning="lora", model="qwen2.5-7b"), seven)[Phase.LOAD]
     assert found.sizes[Category.COMMUNICATION] == 250 * 2**20 + 2 * 152_064 * 3_584
     assert found.total_bytes / 2**20 == pytest.approx(16_043.9, rel=0.006)
     found = phase_instants(_spec(num_processes=2, tuning="lora"), half)[Phase.LOAD]
     assert found.total_bytes / 2**20 == pytest.approx(1_410.4, rel=0.05)
-    alone = phase_instants(_spec(tuning="lora"), _architecture(MODEL))[Phase.LOAD].sizes
+    alone = phase_instants(_spec(tuning="lora"), architecture(MODEL))[Phase.LOAD].sizes
     assert Category.COMMUNICATION not in alone
     # In 4 bits all of it is less than 2 x 250 MiB, and the embedding of 151,936 x 896 x 2 B is sent as it is.
     found = trial_instants(_spec(num_processes=2, tuning="qlora"), half)
     (packed,) = (each.sizes for each in found if each.name is InstantName.REPLICATED)
     copied = 457_187_808 - 272_269_312 + packed[Category.ADAPTERS]
     assert packed[Category.COMMUNICATION] == copied < 2 * 250 * 2**20
-    tiny = _architecture("tiny")
+    tiny = architecture("tiny")
     sizes = phase_instants(_spec(num_processes=2, model="tiny"), tiny)[Phase.LOAD].sizes
     # A small model is sent at once, in which its buckets are as large.
     assert sizes[Category.COMMUNICATION] == sizes[Category.WEIGHTS]
@@ -575,7 +565,7 @@ def _jobs(draw: st.DrawFn) -> TrialSpec:
 
 @given(_jobs())
 def test_more_gpus_and_resharding_never_need_more(spec):
-    shape = _architecture(spec.model)
+    shape = architecture(spec.model)
     keys = {key: getattr(spec, key) for key in ("model", "tuning", "optim", "max_completion_length")}
 
     def peak(gpus: int, *, reshard: bool) -> int:
@@ -593,8 +583,4 @@ def test_arrays_agree_with_single_estimates(specs):
 @settings(max_examples=20)
 @given(_jobs())
 def test_every_number_has_a_short_form(spec):
-    explained = explain(spec, _architecture(spec.model))
-    for phase in explained.phases:
-        for share in phase.shares:
-            assert share.short_form
-            assert len(share.short_form) <= LONGEST
+    assert_each_number_has_a_short_form(spec)

@@ -5,16 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trial_strategies import assert_a_table_has_each_estimate
+from trial_strategies import architecture, assert_a_table_has_each_estimate, assert_each_number_has_a_short_form
 
 from profiler.analytical.estimate import estimate, has_form
-from profiler.analytical.explanation.explained import explain
-from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import TrialSpec
@@ -26,16 +22,10 @@ OUTER = TABLE + 49 * 896
 TWO_TYPES = "bfloat16_layers"
 
 
-def _architecture(model: str) -> Architecture:
-    found = builtin_architecture(model)
-    assert found is not None
-    return found
-
-
 def _spec(**keys: Any) -> TrialSpec:
     fixed = {"backend": "emulated", "gpu": "h100-80gb", "model": MODEL, "recipe": "sft", "logprobs": "nll"}
     fixed |= {"max_length": 512, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    return parse_point({**fixed, "lengths": "forced", "dtype": TWO_TYPES, **keys}, architecture_of=_architecture)
+    return parse_point({**fixed, "lengths": "forced", "dtype": TWO_TYPES, **keys}, architecture_of=architecture)
 
 
 def _more(name: InstantName, **keys: Any) -> dict[Category, int]:
@@ -43,7 +33,7 @@ def _more(name: InstantName, **keys: Any) -> dict[Category, int]:
     sizes = []
     for dtype in (TWO_TYPES, "bfloat16"):
         spec = _spec(dtype=dtype, **keys)
-        instants = trial_instants(spec, _architecture(spec.model))
+        instants = trial_instants(spec, architecture(spec.model))
         sizes.append(next(each.sizes for each in instants if each.happens and each.name is name))
     found = {category: int(sizes[0][category] - sizes[1][category]) for category in sizes[0]}
     return {category: size for category, size in found.items() if size}
@@ -114,14 +104,14 @@ def test_the_estimate_is_near_axolotls_own_runs(keys, allocated, error, with_pad
     """Of `results/reference/scripts/commands.csv`: rows are padded to one length, which leaves a mask."""
     for lengths, expected in (("forced", error), ("ragged", with_padding)):
         spec = _spec(max_length=1024, optim="adamw_torch_fused", lengths=lengths, **keys)
-        found = estimate(spec, _architecture(spec.model)).peak_allocated_bytes
+        found = estimate(spec, architecture(spec.model)).peak_allocated_bytes
         assert found / allocated - 1 == pytest.approx(expected, abs=0.0001)
 
 
 def test_the_estimate_is_near_axolotls_run_of_pairs():
     pairs = {"recipe": "dpo", "logprobs": "pairs_of_rows", "max_length": 768, "max_prompt_length": 256}
     spec = _spec(**pairs, optim="adamw_torch_fused", lengths="ragged")
-    found = estimate(spec, _architecture(MODEL)).peak_allocated_bytes
+    found = estimate(spec, architecture(MODEL)).peak_allocated_bytes
     # It had been 12.6 % too low, and led to this form.
     assert found / 14_457_892_864 - 1 == pytest.approx(-0.0033, abs=0.0001)
 
@@ -140,9 +130,9 @@ def test_the_estimate_is_near_axolotls_run_of_pairs():
 def test_what_axolotl_does_not_do_is_refused_by_name(key, keys):
     alone = {"max_length": None, "lengths": "ragged", "gradient_accumulation_steps": 2}
     spec = _spec(**(alone if keys.get("recipe") == "grpo" else {}), **keys)
-    assert not has_form(spec, _architecture(MODEL))
+    assert not has_form(spec, architecture(MODEL))
     with pytest.raises(UsageError, match=f"{key}="):
-        estimate(spec, _architecture(MODEL))
+        estimate(spec, architecture(MODEL))
 
 
 @st.composite
@@ -171,6 +161,4 @@ def test_arrays_agree_with_single_estimates(specs):
 @settings(max_examples=20)
 @given(_jobs())
 def test_every_number_has_a_short_form(spec):
-    for phase in explain(spec, _architecture(spec.model)).phases:
-        assert all(0 < len(share.short_form) <= LONGEST for share in phase.shares)
-    assert any(phase.phase is Phase.BACKWARD for phase in explain(spec, _architecture(spec.model)).phases)
+    assert Phase.BACKWARD in assert_each_number_has_a_short_form(spec)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trial_strategies import architecture
 
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.engine_start import server_text
@@ -26,7 +27,6 @@ from profiler.analytical.timeline.sharding.sharding import Replicated
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep
-from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import Backend, TrialSpec, VllmMode
@@ -34,35 +34,29 @@ from profiler.domain.trials.trial import Backend, TrialSpec, VllmMode
 MODEL = "qwen2.5-0.5b"
 
 
-def _architecture(model: str) -> Architecture:
-    found = builtin_architecture(model)
-    assert found is not None
-    return found
-
-
 def _spec(**keys: Any) -> TrialSpec:
     point = {"backend": "simulated", "gpu": "h100-80gb", "model": MODEL, **keys}
-    return parse_point(point, architecture_of=_architecture)
+    return parse_point(point, architecture_of=architecture)
 
 
 def _peaks(spec: TrialSpec) -> dict[Phase, int]:
     return {
-        phase: int(instant.total_bytes) for phase, instant in phase_instants(spec, _architecture(spec.model)).items()
+        phase: int(instant.total_bytes) for phase, instant in phase_instants(spec, architecture(spec.model)).items()
     }
 
 
 def _parts(spec: TrialSpec) -> VllmMemory:
-    return vllm_memory(spec, _architecture(spec.model))
+    return vllm_memory(spec, architecture(spec.model))
 
 
 def test_the_engine_is_the_part_of_the_card_that_it_may_use():
     # 0.3 x 84,944,093,184 B, rounded up as vLLM does; KV blocks are whole.
     spec = _spec(use_vllm=True)
     assert requested_bytes(spec) == 25_483_227_956
-    assert 0 <= requested_bytes(spec) - engine(spec, _architecture(MODEL)).size < 196_608
+    assert 0 <= requested_bytes(spec) - engine(spec, architecture(MODEL)).size < 196_608
     assert requested_bytes(_spec(use_vllm=True, gpu="t4-16gb")) < 16 * 2**30 * 0.3
     for other in (_spec(), _spec(use_vllm=True, vllm_mode="server")):
-        assert requested_bytes(other) == engine(other, _architecture(MODEL)).size == 0
+        assert requested_bytes(other) == engine(other, architecture(MODEL)).size == 0
 
 
 def test_the_parts_are_those_of_vllms_accounting():
@@ -78,7 +72,7 @@ def test_the_parts_are_those_of_vllms_accounting():
 @pytest.mark.parametrize(("gpus", "gib"), [(1, 14.957), (2, 7.479)])
 def test_weights_are_divided_as_vllm_printed_on_real_cards(gpus, gib):
     """Logs of Llama 3 8B: 14.96 GiB on one card and 7.48 on each of two."""
-    assert 2 * sharded_parameters(_architecture("llama-3.1-8b"), gpus=gpus) / 2**30 == pytest.approx(gib, abs=0.001)
+    assert 2 * sharded_parameters(architecture("llama-3.1-8b"), gpus=gpus) / 2**30 == pytest.approx(gib, abs=0.001)
 
 
 def test_an_engine_of_two_gpus_runs_the_sequences_of_both():
@@ -92,10 +86,10 @@ def test_an_engine_of_two_gpus_runs_the_sequences_of_both():
 
 def test_a_cache_has_to_hold_one_sequence_of_the_accepted_length():
     # 131,072 tokens of Llama 3.1 8B are 16 GiB, and 0.3 of an H100 leaves 8.3.
-    architecture = _architecture("llama-3.1-8b")
+    shape = architecture("llama-3.1-8b")
     long, short = (_spec(use_vllm=True, model="llama-3.1-8b", vllm_max_model_length=length) for length in (None, 8_192))
-    assert lacks_cache(long, architecture)
-    assert not lacks_cache(short, architecture)
+    assert lacks_cache(long, shape)
+    assert not lacks_cache(short, shape)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +124,9 @@ def test_an_engine_that_sleeps_leaves_its_buffers():
     awake, asleep = _spec(use_vllm=True), _spec(use_vllm=True, vllm_enable_sleep_mode=True)
     parts = _parts(awake)
     assert (
-        resident_engine(awake, _architecture(MODEL)).size
-        == parts.weights + parts.state + parts.buffers + parts.kv_cache
+        resident_engine(awake, architecture(MODEL)).size == parts.weights + parts.state + parts.buffers + parts.kv_cache
     )
-    assert resident_engine(asleep, _architecture(MODEL)).size == parts.buffers
+    assert resident_engine(asleep, architecture(MODEL)).size == parts.buffers
     one, other = _peaks(awake), _peaks(asleep)
     differs = {phase for phase in one if one[phase] != other[phase]}
     assert differs == {Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
@@ -152,9 +145,9 @@ def test_a_server_leaves_the_trainer_alone():
 
 
 def test_vllm_has_no_cache_of_transformers():
-    rollout = phase_instants(_spec(use_vllm=True), _architecture(MODEL))[Phase.ROLLOUT]
+    rollout = phase_instants(_spec(use_vllm=True), architecture(MODEL))[Phase.ROLLOUT]
     assert Category.KV_CACHE not in rollout.sizes
-    assert rollout.sizes[Category.ENGINE] == engine(_spec(use_vllm=True), _architecture(MODEL)).size
+    assert rollout.sizes[Category.ENGINE] == engine(_spec(use_vllm=True), architecture(MODEL)).size
 
 
 def test_trl_scores_the_policy_that_vllm_sampled_from():
@@ -164,9 +157,9 @@ def test_trl_scores_the_policy_that_vllm_sampled_from():
 
 def test_the_buckets_of_ddp_are_as_large_as_the_gradients():
     # 494,032,768 parameters x 2 B
-    assert Replicated(_spec(num_processes=2), _architecture(MODEL)).buckets.size == 988_065_536
-    assert Replicated(_spec(), _architecture(MODEL)).buckets.size == 0
-    one, two = estimate(_spec(), _architecture(MODEL)), estimate(_spec(num_processes=2), _architecture(MODEL))
+    assert Replicated(_spec(num_processes=2), architecture(MODEL)).buckets.size == 988_065_536
+    assert Replicated(_spec(), architecture(MODEL)).buckets.size == 0
+    one, two = estimate(_spec(), architecture(MODEL)), estimate(_spec(num_processes=2), architecture(MODEL))
     assert two.peak_allocated_bytes - one.peak_allocated_bytes == 988_065_536
 
 
@@ -225,8 +218,8 @@ def test_the_part_of_the_card_is_a_part(part):
 )
 def test_a_table_of_trials_has_the_estimates_of_each(points):
     specs = [_spec(**point) for point in points]
-    table = estimate_specs(specs, {MODEL: _architecture(MODEL)})
-    one_by_one = [estimate(spec, _architecture(MODEL)) for spec in specs]
+    table = estimate_specs(specs, {MODEL: architecture(MODEL)})
+    one_by_one = [estimate(spec, architecture(MODEL)) for spec in specs]
     assert table.peak_allocated_bytes.tolist() == [found.peak_allocated_bytes for found in one_by_one]
     assert table.peak_reserved_bytes.tolist() == [found.peak_reserved_bytes for found in one_by_one]
 
@@ -270,38 +263,38 @@ def test_an_engine_has_a_card_of_its_own_in_server_mode(model, gpu, said):
 @pytest.mark.parametrize("model", ["qwen2.5-0.5b", "qwen2.5-7b", "qwen2.5-32b", "llama-3.1-8b", "llama-3.1-70b"])
 def test_packed_weights_are_at_most_what_vllm_packs(model, dtype):
     """Each weight in its order, into parts that end when they pass 1 GiB; two exist at once."""
-    architecture = _architecture(model)
+    shape = architecture(model)
     spec = replace(_spec(use_vllm=True, vllm_mode="server", dtype=dtype), model=model)
     size = 2 if dtype == "bfloat16" else 4
-    embedding = architecture.vocab_size * architecture.hidden_size
-    layer = [part.in_features * part.out_features for part in projections(architecture)]
-    heads = [] if architecture.tie_word_embeddings else [embedding]
+    embedding = shape.vocab_size * shape.hidden_size
+    layer = [part.in_features * part.out_features for part in projections(shape)]
+    heads = [] if shape.tie_word_embeddings else [embedding]
     parts = [0]
-    for values in [embedding, *layer * architecture.num_hidden_layers, *heads]:
+    for values in [embedding, *layer * shape.num_hidden_layers, *heads]:
         if parts[-1] > PACKED_BYTES:
             parts.append(0)
         parts[-1] += values * size
     packed = max(map(sum, zip([0, *parts], parts, strict=False)))
-    found = int(sent_weights(spec, architecture).size)
+    found = int(sent_weights(spec, shape).size)
     assert packed <= found <= packed + PACKED_BYTES + max(layer) * size
 
 
 def test_a_server_is_sent_weights_before_it_generates():
     """By hand: 494,032,768 x 2 B next to what else there is in a rollout."""
     peaks, others = (
-        phase_instants(_spec(use_vllm=True, vllm_mode=mode, tuning="full"), _architecture(MODEL))
+        phase_instants(_spec(use_vllm=True, vllm_mode=mode, tuning="full"), architecture(MODEL))
         for mode in ("server", "colocate")
     )
     engine_bytes = others[Phase.ROLLOUT].sizes[Category.ENGINE]
     more = peaks[Phase.ROLLOUT].total_bytes - others[Phase.ROLLOUT].total_bytes + engine_bytes
     assert more == 494_032_768 * 2
-    assert sent_weights(_spec(use_vllm=True), _architecture(MODEL)).size == 0
+    assert sent_weights(_spec(use_vllm=True), architecture(MODEL)).size == 0
 
 
 @given(st.integers(1, 40))
 def test_copies_of_sent_weights_add_up_over_16_steps(steps):
     one, other = (
-        estimate(_spec(use_vllm=True, vllm_mode="server", steps=each), _architecture(MODEL)).peak_reserved_bytes
+        estimate(_spec(use_vllm=True, vllm_mode="server", steps=each), architecture(MODEL)).peak_reserved_bytes
         for each in (steps, steps + 1)
     )
     state = 0 if steps > 1 else other - one - 494_032_768 * 2  # no state before the first update

@@ -5,20 +5,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trial_strategies import assert_a_table_has_each_estimate
+from trial_strategies import architecture, assert_a_table_has_each_estimate, assert_each_number_has_a_short_form
 
 from profiler.analytical.estimate import estimate, has_form, phase_instants
-from profiler.analytical.explanation.explained import explain
 from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,
     frozen_inputs_saved_bytes,
     other_inputs_saved_bytes,
 )
-from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import host_instants, trial_instants
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
-from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
@@ -30,20 +27,14 @@ PARAMETERS = 494_032_768
 EMBEDDING = 151_936 * 896
 
 
-def _architecture(model: str) -> Architecture:
-    found = builtin_architecture(model)
-    assert found is not None
-    return found
-
-
 def _zero(stage: int, num_processes: int = 4, **keys: Any) -> TrialSpec:
     point = {"backend": "emulated", "gpu": "h100-80gb", "model": MODEL, "distributed_type": "deepspeed", **keys}
     point |= {"zero_stage": stage, "num_processes": num_processes}
-    return parse_point(point, architecture_of=_architecture)
+    return parse_point(point, architecture_of=architecture)
 
 
 def _instant(spec: TrialSpec, name: InstantName) -> dict[Category, int]:
-    found = next(each for each in trial_instants(spec, _architecture(spec.model)) if each.name is name)
+    found = next(each for each in trial_instants(spec, architecture(spec.model)) if each.name is name)
     return {category: int(size) for category, size in found.sizes.items()}
 
 
@@ -66,7 +57,7 @@ def test_the_end_of_a_backward_by_hand():
 
 
 def _shape() -> Architecture:
-    return _architecture(MODEL)
+    return architecture(MODEL)
 
 
 def test_a_larger_model_fills_buckets_before_the_end():
@@ -133,7 +124,7 @@ def test_an_offloaded_reference_is_on_the_host():
     [("qwen2.5-0.5b", 8, 1_686), ("qwen2.5-3b", 2, 13_320), ("qwen2.5-7b", 2, 31_045), ("qwen2.5-14b", 8, 16_526)],
 )
 def test_each_trained_tensor_is_gathered_for_its_hooks(model, gpus, mib):
-    load = phase_instants(_zero(3, gpus, model=model), _architecture(model))[Phase.LOAD]
+    load = phase_instants(_zero(3, gpus, model=model), architecture(model))[Phase.LOAD]
     assert load.total_bytes / 2**20 == pytest.approx(mib, rel=0.001)
 
 
@@ -145,7 +136,7 @@ def test_offloaded_weights_are_copied_before_they_are_gathered():
     sampling = _instant(spec, InstantName.SAMPLING)
     assert gathered[Category.COMMUNICATION] == sampling[Category.COMMUNICATION] + 2 * PARAMETERS // 4
     # Weights on the GPU need no copy.
-    assert InstantName.GATHERING not in {each.name for each in trial_instants(_zero(3), _architecture(MODEL))}
+    assert InstantName.GATHERING not in {each.name for each in trial_instants(_zero(3), architecture(MODEL))}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +191,7 @@ def test_weights_in_4_bits_are_not_sharded():
 @pytest.mark.parametrize("stage", EMULATED)
 def test_the_estimate_is_near_the_emulation(stage):
     spec = _zero(stage, 8, model="qwen2.5-3b", rollout="synthetic", steps=2)
-    found = estimate(spec, _architecture("qwen2.5-3b")).peak_allocated_bytes
+    found = estimate(spec, architecture("qwen2.5-3b")).peak_allocated_bytes
     assert found == pytest.approx(EMULATED[stage], rel=0.03)
 
 
@@ -258,7 +249,7 @@ def _jobs(draw: st.DrawFn) -> TrialSpec:
 @settings(max_examples=15)
 @given(_jobs())
 def test_a_higher_stage_keeps_less_between_steps(spec):
-    shape = _architecture(spec.model)
+    shape = architecture(spec.model)
     keys = {key: getattr(spec, key) for key in ("model", "tuning", "optim", "beta")}
 
     def kept(stage: int) -> int:
@@ -278,9 +269,7 @@ def test_arrays_agree_with_single_estimates(specs):
 @settings(max_examples=8)
 @given(_jobs())
 def test_every_number_has_a_short_form(spec):
-    for phase in explain(spec, _architecture(spec.model)).phases:
-        for share in phase.shares:
-            assert 0 < len(share.short_form) <= LONGEST
+    assert_each_number_has_a_short_form(spec)
 
 
 def test_frozen_layers_keep_their_inputs_under_zero_3_by_hand():
@@ -290,7 +279,7 @@ def test_frozen_layers_keep_their_inputs_under_zero_3_by_hand():
         "gradient_checkpointing": False,
     }
     partly, whole = _zero(2, **keys), _zero(3, **keys)
-    shape = _architecture(MODEL)
+    shape = architecture(MODEL)
     # q and v save the input of all three. gate and up share one of 896 features, and down has one of 4,864.
     assert attention_inputs_saved_bytes(whole, shape, 10) == attention_inputs_saved_bytes(partly, shape, 10)
     added = other_inputs_saved_bytes(whole, shape, 10) - other_inputs_saved_bytes(partly, shape, 10)

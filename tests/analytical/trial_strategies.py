@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
+from profiler.analytical.explanation.explained import explain
+from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.many import estimate_table, table_of
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import TRIAL_PHASES
@@ -44,6 +46,14 @@ def assert_a_table_has_each_estimate(many, *, with_grpo):
         by_phase = phase_instants(spec, architecture(spec.model))
         for phase in TRIAL_PHASES:
             assert table.phases[phase][row] == (by_phase[phase].total_bytes if phase in by_phase else 0)
+
+
+def assert_each_number_has_a_short_form(spec):
+    """Check that the words of every number of a trial fit into a line; return the phases, for further checks."""
+    phases = explain(spec, architecture(spec.model)).phases
+    for phase in phases:
+        assert all(0 < len(share.short_form) <= LONGEST for share in phase.shares)
+    return [phase.phase for phase in phases]
 
 
 @st.composite

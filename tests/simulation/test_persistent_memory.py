@@ -54,6 +54,13 @@ def test_lora_keeps_float32_adapters_and_their_states() -> None:
     assert copied == left | {Category.REFERENCE: adapters}
 
 
+def test_the_copy_of_an_embedding_adapter_is_of_the_reference() -> None:
+    keys = LORA | {"lora_target_modules": ("q_proj", "embed_tokens")}
+    left = simulate(tuning=Tuning.LORA, beta=0.04, ref_adapter=True, **keys).left_at_the_end()
+    # A is [8, in] and B [out, 8], in float32, of q in two layers and of the embedding of 512 tokens.
+    assert left[Category.REFERENCE] == left[Category.ADAPTERS] == 4 * 8 * (2 * (64 + 64) + (512 + 64))
+
+
 def test_the_copy_of_adapters_over_4_bit_weights_stays_float32() -> None:
     left = simulate(tuning=Tuning.QLORA, beta=0.04, ref_adapter=True, **LORA).left_at_the_end()
     assert left[Category.REFERENCE] == 2 * left[Category.ADAPTERS]

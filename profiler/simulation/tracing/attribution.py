@@ -15,8 +15,8 @@ from profiler.domain.memory import Category
 from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder, plain_path
 
-OF_COPY = ".ref.weight"
-"""The end of the names of trl's frozen copy of adapters."""
+_COPY = ".ref"
+"""The name that trl gives to a frozen copy of adapters; peft adds `.weight`, but to those of an embedding."""
 
 _OF_CRITIC = "critic: "
 """Before the names of a critic's modules and parameters."""
@@ -35,9 +35,9 @@ class Attribution:
         recorder = self._recorder
         recorder.modules.know(trainer.model)
         recorder.attribute(named_tensors(trainer.model), Category.WEIGHTS)
-        adapters = ((name, value) for name, value in named_tensors(trainer.model) if "lora_" in name)
+        adapters = [(name, value) for name, value in named_tensors(trainer.model) if "lora_" in name]
         recorder.attribute(adapters, Category.ADAPTERS)
-        copies = ((name, value) for name, value in named_tensors(trainer.model) if name.endswith(OF_COPY))
+        copies = ((name, value) for name, value in adapters if name.removesuffix(".weight").endswith(_COPY))
         recorder.attribute(copies, Category.REFERENCE)
         if trainer.ref_model is not None:
             recorder.modules.know(trainer.ref_model, prefix="reference: ")
