@@ -355,7 +355,7 @@ class SetItems:
             name: The text of the mapping or object.
             key: The key or attribute.
             depth: How deep the expression is.
-            is_once: Whether only what one statement sets to a known value is known.
+            is_once: Whether only what one statement alone sets is known.
         """
         items = self._items.pop(name, [])
         lines: list[int] = []
