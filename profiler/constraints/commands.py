@@ -57,6 +57,7 @@ CARDS = (
 _sweep = partial(Constraint, Where.SWEEP)
 
 _WITHOUT_COUNTERS = one_of(*(backend for backend in Backend if not backend.reads_counters))
+_LAUNCHED = "Add backend=emulated, or use `python -m profiler.estimate`."
 _NOT_YET = "Use `python -m profiler.estimate`, or leave the key out."
 
 RUN_SCRIPT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."
@@ -143,14 +144,15 @@ SWEEPS = (
     _sweep(
         {"num_processes": above(1), "backend": Backend.SIMULATED},
         "a sweep runs several GPUs with backend=cuda or emulated, and this trial has backend=simulated",
-        "Add backend=emulated, or use `python -m profiler.estimate`.",
+        _LAUNCHED,
     ),
     _sweep(
-        {
-            "distributed_type": other_than(DistributedType.MULTI_GPU),
-            "num_processes": above(1),
-            "backend": Backend.CPU,
-        },
+        {"distributed_type": DistributedType.DEEPSPEED, "num_processes": 1, "backend": Backend.SIMULATED},
+        "a sweep runs DeepSpeed with backend=cuda or emulated, and this trial has backend=simulated",
+        _LAUNCHED,
+    ),
+    _sweep(
+        {"distributed_type": one_of(*SHARDED), "backend": Backend.CPU},
         "shards on GPUs only, and this trial has backend=cpu",
         "Use multi_gpu, or backend=emulated.",
     ),
@@ -170,6 +172,7 @@ _IN_CHUNKS = tuple(each for each in Logprobs if each.chunked_loss is not None)
 _UNKNOWN_LOGPROBS = other_than(*_KNOWN_LOGPROBS)
 _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.IN_TYPE)))
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
+_ADAPTERS = other_than(Tuning.FULL)
 _BY_FSDP = {"distributed_type": DistributedType.FSDP}
 _PAIRS = one_of(Recipe.DPO, Recipe.KTO)
 _FAILS_IN_TORCH = "Set it to false: such trials of trl's trainers fail in torch, in a sweep too."
@@ -192,8 +195,8 @@ def _without_dropout(case: Case) -> str:
 
 
 def _simulate(case: Case) -> str:
-    """Return what to do about a trial that a simulation knows: it is of one GPU, and several are emulated."""
-    if case.spec.num_processes > 1:
+    """Return what to do about a trial that a simulation knows: it is of one GPU, and what is launched is emulated."""
+    if case.spec.distributed_type is not DistributedType.NO:
         return _emulate(case)
     return simulation_hint(but=_refused_in_a_sweep(case, Backend.SIMULATED))
 
@@ -312,20 +315,20 @@ CLOSED_FORM = (
     _sharded({"offload_optimizer_device": OffloadDevice.CPU, "recipe": _PAIRS}),
     # Other orders of modules than DeepSpeed has recorded, after which it no longer gives weights back as before.
     _sharded({"recipe": Recipe.KTO, "zero_stage": ZERO_OF_WEIGHTS}),
-    _sharded({"recipe": Recipe.DPO, "tuning": other_than(Tuning.FULL), "zero_stage": ZERO_OF_WEIGHTS}),
+    _sharded({"recipe": Recipe.DPO, "tuning": _ADAPTERS, "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"precompute_ref_log_probs": True, "zero_stage": ZERO_OF_WEIGHTS}),
+    _sharded({"tuning": _ADAPTERS, "zero_stage": ZERO_OF_WEIGHTS, "num_processes": 1}, "Use zero_stage=2."),  # 5 % low
     # The policy, which is not sharded before training, is on the host, and its token ids are not.
-    _sharded({"precompute_ref_log_probs": True, "tuning": other_than(Tuning.FULL), **_BY_FSDP}, _FAILS_IN_TORCH),
+    _sharded({"precompute_ref_log_probs": True, "tuning": _ADAPTERS, **_BY_FSDP}, _FAILS_IN_TORCH),
     _sharded({"recipe": Recipe.REWARD, **_BY_FSDP, "fsdp_version": anything}),
     _sharded({"ref_adapter": True}),
-    _sharded({"dtype": _NOT_BFLOAT16, "distributed_type": DistributedType.DEEPSPEED}),
-    _in_two_types("distributed_type", DistributedType.FSDP),
+    _in_two_types("distributed_type", one_of(*SHARDED)),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),
     _sharded({"logprobs": other_than(*_KNOWN_LOGPROBS, *_IN_CHUNKS)}),
     _sharded({"logprobs": one_of(*_IN_CHUNKS), "zero_stage": stated}),
     # axolotl has both types in full training with autocast alone, and changes them for FlashAttention.
-    _in_two_types("tuning", other_than(Tuning.FULL)),
+    _in_two_types("tuning", _ADAPTERS),
     _in_two_types("bf16", False),
     _in_two_types("logprobs", other_than(Logprobs.NLL, Logprobs.PAIRS_OF_ROWS)),
     _in_two_types("attn_implementation", Attention.FLASH_ATTENTION_2),

@@ -18,18 +18,13 @@ ArchitectureLookup = Callable[[str], Architecture | None]
 _types = partial(Constraint, Where.EVERYWHERE)
 
 OF_ONE_GPU = (
-    # OpenRLHF trains by DeepSpeed on one GPU too.
     _types(
-        {
-            "distributed_type": other_than(DistributedType.NO),
-            "num_processes": 1,
-            "logprobs": other_than(Logprobs.NLL_KEPT),
-        },
+        {"distributed_type": one_of(DistributedType.MULTI_GPU, DistributedType.FSDP), "num_processes": 1},
         "needs several GPUs, and num_processes is 1",
         "Set num_processes to 2 or more.",
     ),
 )
-"""trl's trainers by DeepSpeed on one GPU have no estimate."""
+"""What trains on several GPUs only. DeepSpeed also trains on one, with float32 copies of the weights."""
 
 OF_TYPES = (
     # `TrainingArguments.__post_init__`.

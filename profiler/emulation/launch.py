@@ -173,7 +173,7 @@ def process_environment(
     gpu: Gpu,
     *,
     cards: int = 1,
-    num_processes: int = 1,
+    num_processes: int | None = None,
     base: Mapping[str, str],
     events: Events = Events.EARLY,
     strict: bool = True,
@@ -185,7 +185,7 @@ def process_environment(
         gpu: The card.
         cards: Number of cards of the machine.
         num_processes: Number of ranks of a distributed job, of which the process is rank 0; the others are taken to
-            hold what it holds. The machine has at least as many cards.
+            hold what it holds. The machine has at least as many cards. None for a process without a launcher.
         base: Environment of the caller, usually `os.environ`.
         events: When events count as reached.
         strict: End the process when it calls an entry point of the driver that has no answer.
@@ -193,7 +193,7 @@ def process_environment(
     found = {name: value for name, value in base.items() if name not in _UNSET}
     found |= _UNREPORTED | {
         "EMULATED_CARD": card_description(gpu),
-        "EMULATED_CARDS": str(max(cards, num_processes)),
+        "EMULATED_CARDS": str(max(cards, num_processes or 1)),
         "EMULATED_EVENTS": events.value,
         "EMULATED_INSIDE": str(packed_folder("inside").parent),
         "EMULATED_LIBRARIES": str(python.libraries),
@@ -206,7 +206,7 @@ def process_environment(
     }
     if strict:
         found[_STRICT] = "1"
-    if num_processes > 1:
+    if num_processes is not None:
         found |= _distributed(num_processes)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
 
-from profiler.analytical.explanation.bounds import explain_bounds
+from profiler.analytical.explanation.bounds import explain_bounds, without_sharding
 from profiler.analytical.explanation.explained import ExplainedEstimate, Fit, Unanswered, all_cards, explain
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.models.context import images_line, model_lines
@@ -193,6 +193,8 @@ def _cards_answer(
         say(unknown_cards_line(prices))
     notes = with_images_line(notes, spec, architecture_of(spec.model))
     cards = all_cards(spec, architecture_of(spec.model))
+    if parsed.is_open:
+        cards = without_sharding(cards, spec, architecture_of(spec.model))
     show_cards = card_list_json if command.options.output_format is OutputFormat.JSON else card_list
     text = show_cards(spec, cards, prices.by_card if prices is not None else None, notes)
     return _Answer(text=text, is_no=all(fails(command.options.fail_if, [card.fit]) for card in cards))
@@ -320,6 +322,8 @@ def explained_trial(
         explained = explain_bounds(parsed.spec, architecture, parsed.kernels)
     else:
         explained = explain(parsed.spec, architecture, host_bytes=options.host, gpus_per_node=options.gpus_per_node)
+    if parsed.is_open:
+        explained = replace(explained, cards=without_sharding(explained.cards, parsed.spec, architecture))
     return ExplainedTrial(
         explained=explained,
         notes=with_images_line(parsed.notes, parsed.spec, architecture),

@@ -18,7 +18,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.extras import TRAINING, safe_path_flags
 from profiler.domain.runs.outcome import Versions
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import DistributedType, TrialSpec
 from profiler.emulation.interpreter import EMULATION_VERSION, answer_of
 from profiler.emulation.launch import EmulatedPython, emulated_python, process_environment, profiler_environment
 from profiler.measurement.driver.visible import VisibleGpu, capability_environment, visible_gpus
@@ -212,7 +212,10 @@ class EmulatedWorkers:
         return Interpreter(
             executable=str(self.python.executable),
             environment=_environment(
-                self.python, KNOWN_GPUS[str(spec.gpu)], strict=self.strict, num_processes=spec.num_processes
+                self.python,
+                KNOWN_GPUS[str(spec.gpu)],
+                strict=self.strict,
+                num_processes=None if spec.distributed_type is DistributedType.NO else spec.num_processes,
             ),
             search_path=self.search_path,
         )
@@ -232,13 +235,15 @@ def emulated_workers(options: RunOptions) -> EmulatedWorkers:
     return EmulatedWorkers(python=python, versions=versions, search_path=answer.search_path, strict=options.strict)
 
 
-def _environment(python: EmulatedPython, gpu: Gpu, *, strict: bool, num_processes: int = 1) -> Mapping[str, str]:
+def _environment(
+    python: EmulatedPython, gpu: Gpu, *, strict: bool, num_processes: int | None = None
+) -> Mapping[str, str]:
     """Return the variables of a process on the card: this process's own and the emulation's.
 
-    With several processes it is rank 0; the others are taken to hold what it holds.
+    With processes of a launcher it is rank 0; the others are taken to hold what it holds.
     """
     card = VisibleGpu(uuid="", name=gpu.title, memory_bytes=gpu.memory_bytes, compute_capability=gpu.compute_capability)
     base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     # Every trial has a card of its own, so the driver lists no other process.
-    base |= {**capability_environment([card] * num_processes), "EMULATED_PROCESSES": os.devnull}
+    base |= {**capability_environment([card] * (num_processes or 1)), "EMULATED_PROCESSES": os.devnull}
     return process_environment(python, gpu, num_processes=num_processes, base=base, strict=strict)

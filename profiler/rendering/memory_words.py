@@ -136,6 +136,8 @@ def cards_in_one_line(cards: Sequence[CardVerdict]) -> str:
     ``"Fits from 48 GB on, and on b-24gb; tight on a-24gb; does not fit up to 16 GB."``
     """
     known = [card for card in cards if card.gpu.size_gb is not None]
+    if known and all(card.fit is Fit.UNDECIDED and not card.has_bounds for card in known if card.starts):
+        return "Not decided on any card."
     sizes = sorted({card.gpu.size_gb or 0 for card in known if card.fit in _BY_MEMORY})
     fitting = list(takewhile(lambda size: _is_uniform(known, size, Fit.FITS), sizes[::-1]))
     too_small = list(takewhile(lambda size: _is_uniform(known, size, Fit.TOO_LARGE), sizes))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
+from profiler.domain.trials.trial import DistributedType
 from profiler.execution import Place, WorkerJob
 from profiler.execution.processes.child import STDERR_LINES, last_lines, redirect_output, run_reported
 from profiler.storage.files.trial_files import snapshot_path
@@ -52,7 +53,8 @@ class RankFailure:
 def has_ranks(job: WorkerJob) -> bool:
     """Return whether the job has to be started once per rank."""
     spec = job.trial.spec
-    return spec.num_processes > 1 and not spec.backend.names_its_card and job.place.rank is None
+    is_launched = spec.distributed_type is not DistributedType.NO
+    return is_launched and not spec.backend.names_its_card and job.place.rank is None
 
 
 def run_ranks(job: WorkerJob, run: RunJob) -> None:

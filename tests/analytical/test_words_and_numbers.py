@@ -13,7 +13,7 @@ from profiler.analytical.formulas.sizes.quantities import LONGEST, NOTHING, Term
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trials.trial import DistributedType
+from profiler.domain.trials.trial import SHARDED
 
 FACTOR = r"[\d.]+(?:e\d+)?"
 PRODUCT = re.compile(rf"({FACTOR}(?: parameters)?(?: x {FACTOR})+ B)([^+]* / \d+ GPUs)?")
@@ -64,8 +64,8 @@ def test_words_name_the_factors_of_their_number_in_the_sample():
         for spec in specs_of_group:
             exact, shape = replace(spec, alloc_conf=""), with_rewards(spec)
             instants = trial_instants(exact, shape)
-            # FSDP gathers weights of any type in bfloat16.
-            is_narrow = "16" in spec.dtype or spec.distributed_type is DistributedType.FSDP
+            # FSDP gathers weights of any type in bfloat16, and DeepSpeed casts them.
+            is_narrow = "16" in spec.dtype or spec.distributed_type in SHARDED
             assert disagreements(instants, shape, 2 if is_narrow else 4) == [], spec
             for instant in instants:
                 assert all(0 < len(text) <= LONGEST for text in instant.words().values()), (spec, instant.words())

@@ -75,6 +75,8 @@ def test_rank_0_of_several_has_what_a_launcher_sets_and_a_card_for_each():
     assert [found[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == ["0", "0", "8", "8"]
     assert found["EMULATED_CARDS"] == "8"
     assert process_environment(PYTHON, H100, cards=16, num_processes=8, base={})["EMULATED_CARDS"] == "16"
+    # DeepSpeed asks for a launcher on one GPU too.
+    assert process_environment(PYTHON, H100, num_processes=1, base={})["WORLD_SIZE"] == "1"
 
 
 def test_late_events_and_unseen_entry_points_are_asked_for():

@@ -93,7 +93,8 @@ def test_a_file_of_deepspeed_settles_the_stage_of_a_recipe(written):
     recipe = {**RECIPE, "deepspeed": "configs/zero3.json"}
     words = written(recipe_yaml=recipe, zero3_json=ZERO_3)
     assert "the fewest over which ZeRO-3 shards" in _notes(words)
-    assert "what ZeRO-3 changes (on one GPU it shards nothing" in _notes([*words, "num_processes=1"])
+    alone = _found([*words, "num_processes=1"])["trial"]
+    assert (alone["zero_stage"], alone["num_processes"]) == (3, 1)
     assert "ZeRO-3" in _notes(written(recipe_yaml={**RECIPE, "deepspeed": ZERO_3}))
 
 
@@ -178,7 +179,7 @@ def test_zero_is_counted_next_to_vllm(written):
 
 
 def test_zero_without_a_closed_form_is_named(written):
-    found = _found(written(recipe_yaml={**RECIPE, "dtype": "float32"}, accelerate_yaml=ACCELERATE))
+    found = _found(written(recipe_yaml={**RECIPE, "optim": "lion_32bit"}, accelerate_yaml=ACCELERATE))
     assert found["trial"]["distributed_type"] == "multi_gpu"
     notes = " ".join(found["notes"])
     assert "what ZeRO-2 changes (it shards gradients and optimizer states over 4 GPUs" in notes

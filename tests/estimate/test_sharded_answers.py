@@ -109,19 +109,49 @@ def test_the_fewest_gpus_are_taken_and_said(tmp_path, case):
 
 
 @pytest.mark.parametrize("case", UNSTATED)
-def test_on_one_gpu_nothing_is_shared(tmp_path, case):
+def test_one_gpu_has_what_deepspeed_adds(tmp_path, case):
+    """Float32 copies of the weights: 0.5B in full by ZeRO-2 is emulated with 10.2 GiB, and 4.6 without them."""
     name, files = UNSTATED[case]
-    said = " ".join(answer([*_written(tmp_path, files), "gpu=h100-80gb", "num_processes=1"]).split())
-    assert f"That leaves out {name}, which shards nothing on one GPU." in said
-    assert "on one GPU it shards nothing" in said and "over 1 GPUs" not in said
+    words = [*_written(tmp_path, files), "gpu=h100-80gb", "num_processes=1"]
+    said, trial = " ".join(answer(words).split()), json.loads(answer([*words, "format=json"]))["trial"]
+    assert "over 1 GPUs" not in said
+    if name == "FSDP" or (name == "ZeRO-3" and trial["tuning"] != "full"):
+        assert f"That is without {name}, which has no formula for this job." in said
+        assert "on one GPU it shards nothing" in said
+    else:
+        assert f"{name} on one GPU" in said
+        assert (trial["distributed_type"], trial["num_processes"]) == ("deepspeed", 1)
+
+
+@pytest.mark.parametrize("loaded", ["float32", "float16"])
+def test_deepspeed_makes_any_weights_bfloat16(tmp_path, loaded):
+    """trl loads float32 where nothing is stated; emulated trials of both types have equal peaks in every phase."""
+    files = {each: {**TRL, "dtype": each, "deepspeed": OF_ZERO} for each in ("bfloat16", loaded)}
+    found = [
+        json.loads(answer([*_written(tmp_path, {f"{each}.yaml": content}), "gpu=h100-80gb", "format=json"]))
+        for each, content in files.items()
+    ]
+    assert [each["trial"]["dtype"] for each in found] == ["bfloat16", loaded]
+    assert found[0]["peak_allocated_bytes"] == found[1]["peak_allocated_bytes"]
+
+
+NO_FORM = {**TRL, "optim": "lion_32bit", "deepspeed": OF_ZERO}
 
 
 def test_sharding_without_a_formula_is_in_the_verdict(tmp_path):
-    """No formula has float32 weights that DeepSpeed trains in bfloat16."""
-    words = [*_written(tmp_path, {"sft.yaml": {**TRL, "dtype": "float32", "deepspeed": OF_ZERO}}), "gpu=h100-80gb"]
+    words = [*_written(tmp_path, {"sft.yaml": NO_FORM}), "gpu=h100-80gb"]
     said = " ".join(answer(words).split())
     assert "That is one GPU without ZeRO-3, which has no formula for this job." in said
     assert "That is without ZeRO-3, which" in " ".join(answer([*words, "num_processes=8"]).split())
+
+
+@pytest.mark.parametrize(("gpu", "verdict"), [("rtx-3060-12gb", "Not decided: "), ("h100-80gb", "Fits: ")])
+def test_what_sharding_changes_leaves_the_verdict_open(tmp_path, gpu, verdict):
+    """A card has to have room for all that sharding may add: without that, neither verdict holds."""
+    words = [*_written(tmp_path, {"sft.yaml": NO_FORM}), "num_processes=8"]
+    assert answer([*words, f"gpu={gpu}"]).startswith(verdict)
+    (line,) = (line for line in answer([*words, "gpu=any"]).splitlines() if line.split()[:1] == [gpu])
+    assert ("not decided" in line) is (verdict == "Not decided: ")
 
 
 def test_a_generation_is_whole_on_the_gpus_that_are_taken(tmp_path):

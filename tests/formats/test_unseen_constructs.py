@@ -257,3 +257,104 @@ def test_options_that_a_script_does_not_get_are_passed_over(tmp_path, guard):
     """Of DtYXs/Pre-DPO: every value with such an option was asked for."""
     text = OWN_OPTIONS.replace("GUARD", guard).replace("OPTIONS", OPTIONS)
     assert facts_of(read(tmp_path, "run.sh", text))["trial"]["per_device_train_batch_size"] == 3
+
+
+BOUND = """import argparse, copy, os, yaml
+from trl import GRPOConfig, GRPOTrainer
+parser = argparse.ArgumentParser()
+parser.add_argument("--quick", action="store_true")
+args = parser.parse_args()
+FILE = yaml.safe_load(open("own.yaml"))
+SURE = True
+def main():
+    given = FILE["training"]["grpo"]
+    MADE
+    config = GRPOConfig(per_device_train_batch_size=8, num_generations=FILE["rows"], max_completion_length=LENGTH)
+    GRPOTrainer("Qwen/Qwen2.5-0.5B", args=config, reward_funcs=len).train()
+main()
+"""
+
+GIVEN_LENGTH = 'given["max_completion_length"]'
+OWN_FILE = """
+rows: 8
+training:
+  grpo: {max_completion_length: 300}
+quick: {max_completion_length: 64}
+"""
+
+
+def of_conditions(folder, made, length, own=OWN_FILE):
+    (folder / "own.yaml").write_text(own)
+    text = BOUND.replace("MADE", made.replace("\n", "\n    ")).replace("LENGTH", length)
+    return facts_of(read(folder, "train.py", text, "trl=1.16"))
+
+
+@pytest.mark.parametrize(
+    ("made", "length", "tokens"),
+    [
+        ("tokens = 300\nif args.quick: tokens = 64", "tokens", 300),
+        ("tokens = 300\nif not args.quick: tokens = 256", "tokens", 256),
+        ("tokens = 300\nif SURE: tokens = 256\nif args.quick: tokens = 64", "tokens", 256),
+        ("if SURE: tokens = 256\nelse: tokens = 64", "tokens", 256),
+        ("if args.quick:\n    given = dict(given)\n    given['max_completion_length'] = 64", GIVEN_LENGTH, 300),
+        ("if SURE:\n    given = copy.deepcopy(given)\n    given['max_completion_length'] = 64", GIVEN_LENGTH, 64),
+        ("given = given.copy()", GIVEN_LENGTH, 300),
+        ("if args.quick: args.tokens = 64\nelse: args.tokens = 128", "args.tokens", 128),
+    ],
+)
+def test_what_conditions_bind_is_what_holds(tmp_path, made, length, tokens):
+    """Of ibraramin/thesis-grpo: a run for tests, off by default, sets shorter completions in a copy of the settings."""
+    assert of_conditions(tmp_path, made, length)["trial"]["max_completion_length"] == tokens
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "tokens = 300\nif os.path.exists('quick'): tokens = 64",
+        "tokens = 300\nprint(tokens)\nif SURE: tokens = 64",
+        "tokens = 300\nfor _ in FILE: tokens = 64",
+        "tokens = 300\ntry: pass\nexcept ValueError: tokens = 64",
+    ],
+)
+def test_what_unknown_conditions_bind_is_unknown(tmp_path, made):
+    """What reads a name before has another value than what reads it afterwards."""
+    found = of_conditions(tmp_path, made, "tokens", "rows: 8\ntraining: {grpo: {}}\n")
+    assert re.search(r"max_completion_length=512 \(line \d+ of train.py has no literal\)", " ".join(found["notes"]))
+
+
+@pytest.mark.parametrize(
+    ("own", "tokens"),
+    [
+        ("training: {grpo: {max_completion_length: 300}}", 300),
+        ("training: {grpo: {max_completion_length: 300}}\neval: {max_completion_length: 64}", 300),
+        ("eval: {max_completion_length: 64}", 512),  # trl's default
+        ("training: {grpo: {max_completion_length: 300}}\nquick: {max_completion_length: 64}", None),
+    ],
+)
+def test_a_key_of_any_section_is_that_of_the_only_one(tmp_path, capsys, own, tokens):
+    """At any depth, but for sections about other runs: of several sections the script may mean another one."""
+    (tmp_path / "own.yaml").write_text(f"rows: 8\n{own}\n")
+    text = BOUND.replace('given = FILE["training"]["grpo"]', "given = chosen(FILE)").replace("MADE", "")
+    text = text.replace("LENGTH", GIVEN_LENGTH)
+    if tokens is None:
+        found = refusal(tmp_path, "train.py", text, capsys, "trl=1.16")
+        assert "300 by training.grpo.max_completion_length and 64 by quick.max_completion_length" in found
+    else:
+        trial = facts_of(read(tmp_path, "train.py", text, "trl=1.16"))["trial"]
+        assert trial["max_completion_length"] == tokens
+
+
+def test_sections_of_other_trainers_and_runs_are_passed_over(tmp_path):
+    """Of ibraramin/thesis-grpo: one file for the scripts of SFT and GRPO, whose keys asked for answers in SFT."""
+    (tmp_path / "own.yaml").write_text(
+        "sft: {rows: 2, max_length: 512}\ngrpo: {group_size: 8, kl_estimator: k3, max_completion: 64}\n"
+        "more: {filter_offline: {max_completion: 9}, kl_estimator: k3}\n"
+    )
+    text = """import yaml
+from trl import SFTConfig, SFTTrainer
+own = yaml.safe_load(open("own.yaml"))["sft"]
+config = SFTConfig(per_device_train_batch_size=own["rows"], max_length=own["max_length"])
+SFTTrainer("Qwen/Qwen2.5-0.5B", args=config).train()
+"""
+    trial = facts_of(read(tmp_path, "train.py", text, "trl=1.16"))["trial"]
+    assert (trial["per_device_train_batch_size"], trial["max_length"]) == (2, 512)

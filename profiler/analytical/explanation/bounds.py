@@ -21,9 +21,21 @@ from profiler.analytical.explanation.explained import (
     explained_phase,
     what_counts,
 )
-from profiler.analytical.formulas.models.parameters import adapted_projections, lora_tensors, projections, query_width
+from profiler.analytical.formulas.models.parameters import (
+    adapted_projections,
+    lora_tensors,
+    parameter_count,
+    projections,
+    query_width,
+)
 from profiler.analytical.formulas.models.tensor_groups import count_of
-from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, lora_rank
+from profiler.analytical.formulas.models.trained import (
+    BFLOAT16_BYTES,
+    FLOAT32_BYTES,
+    element_bytes,
+    lora_rank,
+    trainable_parameter_count,
+)
 from profiler.analytical.formulas.models.weights import NF4_BLOCK, nf4_bytes, weights
 from profiler.analytical.formulas.rollout import kv_cache, kv_element_bytes
 from profiler.analytical.formulas.sizes.rounding import Needed, with_fragments
@@ -287,6 +299,29 @@ def head_bytes(spec: TrialSpec, architecture: Architecture, rows: int) -> int:
         at_once = min(tokens, max(_CHUNK_ROWS, -(-tokens // _CHUNK_PARTS)), max(2, _CHUNK_BYTES // (8 * vocabulary)))
     logits = at_once * vocabulary * _LOGIT_BYTES
     return min(logits, _LOGITS_BYTES) + tokens * architecture.hidden_size * 2 * FLOAT32_BYTES
+
+
+def without_sharding(
+    cards: Sequence[CardVerdict], spec: TrialSpec, architecture: Architecture
+) -> tuple[CardVerdict, ...]:
+    """Return verdicts of an estimate that leaves out what shards the job: it fits with room for all that this may add.
+
+    That is, at most, the whole model gathered in bfloat16, and of each trained parameter a copy, its gradient and two
+    states in float32.
+
+    By hand, 1e9 parameters of which 1e6 are trained: 2,016,000,000 B.
+    """
+    of_memory = (Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE)
+    added = BFLOAT16_BYTES * int(parameter_count(architecture))
+    added += _COPIES_OF_TRAINED * FLOAT32_BYTES * int(trainable_parameter_count(spec, architecture))
+    return tuple(
+        replace(card, fit=Fit.UNDECIDED) if card.fit in of_memory and card.left_bytes < added else card
+        for card in cards
+    )
+
+
+_COPIES_OF_TRAINED = 4
+"""Weights, gradients and two states of Adam."""
 
 
 def _verdict(card: CardVerdict, least: int, most: int, kernels: OtherKernels) -> CardVerdict:

@@ -40,7 +40,7 @@ from profiler.analytical.formulas.sizes.rounding import block_of, has_expandable
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, generated_micro_batch, layer_kinds
 from profiler.analytical.formulas.vllm_memory import cached_copies_bytes, engine_sleeps
 from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.analytical.timeline.recipes.registry import micro_batch
+from profiler.analytical.timeline.recipes.registry import in_engine_type, micro_batch
 from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.trials.trial import Rollout, Tuning
 
@@ -122,6 +122,7 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, instants: S
         architecture: Its model.
         instants: All instants of the trial.
     """
+    spec = in_engine_type(spec)
     peak: Count = 0
     for instant in instants:
         peak = larger(peak, instant.total_bytes)

@@ -22,7 +22,6 @@ from profiler.domain.trials.trial import key_named
 MOST_DIGITS = 15
 """Longest number that arithmetic may make."""
 
-
 ANY_KEY = "**"
 """The key of a mapping that may have keys which are not in the file."""
 
@@ -86,9 +85,18 @@ class FileKeys(Mapping[str, object]):
         """Return where a key stands, and its path."""
         if key in self._content:
             return self._content, f"{self._path}.{key}" if self._path else key
-        sections = self._content.items() if self.is_open else ()
-        having = [(inner, f"{name}.{key}") for name, inner in sections if isinstance(inner, Mapping) and key in inner]
+        having = list(_sections_with(key, self._content, self._path)) if self.is_open else []
         return having[0] if len(having) == 1 else None
+
+
+def _sections_with(key: str, content: Mapping[str, object], path: str) -> Iterator[tuple[Mapping[str, object], str]]:
+    """Return the sections of any depth that have a key, but for those about other runs and models, with its path."""
+    for name, inner in content.items():
+        if isinstance(inner, Mapping) and name not in (*_ASIDE, *_OTHER_MODELS):
+            within = f"{path}.{name}" if path else name
+            if key in inner:
+                yield inner, f"{within}.{key}"
+            yield from _sections_with(key, inner, within)
 
 
 _AUTO = "auto"
@@ -103,7 +111,7 @@ _MOST_NAMED = 1500
 _ASIDE = frozenset(
     """
     fallback smoke smoke_test debug test tests sweep ablation ablations eval evaluation inference benchmark judge wandb
-    logging paths
+    logging paths test_run dry_run filter filtering filter_offline
     """.split()  # noqa: SIM905
 )
 """Sections about other runs than the training."""
@@ -210,12 +218,7 @@ OWN = Vocabulary(
 
 
 def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
-    """Return what a file of a user's own script says; None for one without sections, or without keys of trl.
-
-    Args:
-        name: The file.
-        values: Its keys.
-    """
+    """Return what the keys of a user's own file say; None for one without sections, or without keys of trl."""
     if not any(isinstance(value, Mapping) and value for value in values.values()):
         return None
     kept = {key: value for key, value in values.items() if str(key) not in _ASIDE and str(key) not in _OTHER_MODELS}
@@ -257,7 +260,8 @@ def parts_with_own_file(script: JobFile, name: str, values: Mapping[str, object]
     """
     if not keys.read:
         return []
-    found = translated(OWN, name, _without(values, keys.read))
+    trainers = {each.value for each in Recipe if script.recipe not in (None, each)}
+    found = translated(OWN, name, _without(values, keys.read, others={*trainers, *_ASIDE}))
     stated = {KEY_OF.get(key, key) for key, value in script.values.items() if value is not None}
     content = {key: value for key, value in _counted(found).items() if KEY_OF.get(key, key) not in stated}
     looked_up = [path for path in keys.read if memory_key(path) or _changes_memory(path.rpartition(".")[2])]
@@ -277,13 +281,15 @@ def _changes_memory(key: str) -> bool:
     return of_trial is None or (of_trial.memory is not MemoryOrder.NO_EFFECT and of_trial.group is not Group.DATA)
 
 
-def _without(values: Mapping[str, object], paths: Collection[str], above: str = "") -> dict[str, object]:
-    """Return the keys without those of some paths."""
+def _without(
+    values: Mapping[str, object], paths: Collection[str], above: str = "", *, others: Collection[str] = ()
+) -> dict[str, object]:
+    """Return the keys without those of some paths, and without sections of other trainers and runs."""
     found: dict[str, object] = {}
     for key, value in values.items():
         path = f"{above}{key}"
         if isinstance(value, Mapping):
-            left = _without(value, paths, f"{path}.")
+            left = {} if key in others else _without(value, paths, f"{path}.", others=others)
             found.update({key: left} if left else {})
         elif path not in paths:
             found[key] = value
@@ -293,7 +299,8 @@ def _without(values: Mapping[str, object], paths: Collection[str], above: str = 
 def _counted(found: Translation) -> dict[str, object]:
     """Return the keys that decide memory; a section of an adapter says that there is one."""
     content = {key: value for key, value in found.values.items() if key not in _PLAIN or key in _OF_DATA}
-    if any(path.split(".")[-2:-1] == [each] for each in _ADAPTER for path in _paths(found)):
+    sections = {path.partition(" as ")[0].rpartition(".")[0].rpartition(".")[2] for path in found.read}
+    if not sections.isdisjoint(_ADAPTER):
         content.setdefault("use_peft", True)
     return content
 
@@ -303,10 +310,6 @@ def _left_to_script(name: str, path: str) -> Note:
     return Note(key=key, text=f"trl's default of {key} ({name} has {path}: {_AUTO})")
 
 
-def _paths(found: Translation) -> Iterator[str]:
-    yield from (path.partition(" as ")[0] for path in found.read)
-
-
 def _once(faults: tuple[Fault, ...]) -> Iterator[Fault]:
     """Return one fault per key."""
     yield from {fault.key: fault for fault in reversed(faults)}.values()
@@ -314,8 +317,10 @@ def _once(faults: tuple[Fault, ...]) -> Iterator[Fault]:
 
 def _below_half(name: str, known: list[str], unknown: list[str]) -> Fault:
     shown = ", ".join(unknown[:SHOWN]) + (", ..." if len(unknown) > SHOWN else "")
-    count = len(known) + len(unknown)
-    problem = f"has {len(unknown)} of {count} keys that may change memory by names that trl does not have ({shown})"
+    problem = (
+        f"has {len(unknown)} of {len(known) + len(unknown)} keys that may change memory by names that trl does not "
+    )
+    problem += f"have ({shown})"
     hint = f"Give {BY_KEYS}, or the script with it."
     return Fault(key="config", found=name, problem=problem, hint=hint)
 

@@ -99,7 +99,7 @@ _NO_MEMORY = re.compile(
     r"(?:^|_)(?:path|dir|file|files|folder|url|name|id|project|entity|steps|every|interval|limit|lr|learning|rate|reward|"
     r"rewards|weight|coef|penalty|temperature|clip|epsilon|seed|patien\w*|ratio|log|logging|eval|save|wandb|data|dataset|"
     r"column|field|revision|warmup|scheduler|prompt_template|system|mask|shuffle|streaming|min|top|bonus|score|cosine|gguf|push|"
-    r"upload|publish|short|tag|alias|slug)(?:_|$)"
+    r"upload|publish|short|tag|alias|slug|estimator)(?:_|$)"
 )
 """Words in names of keys that say where, when, or by which number."""
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from profiler.config.files.own_sections import ANY_KEY, FileKeys, NoLiteralError
-from profiler.config.scripts.names import OWN, RECIPES, TRAINERS, ModuleReader, called_name, has_name, is_main
+from profiler.config.scripts.names import OWN, RECIPES, TRAINERS, ModuleReader, called_name, has_name
+from profiler.config.scripts.variables import Guards, guarded
 
 PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
 """Parsers that fill dataclasses from the command line, the last of alignment-handbook."""
@@ -272,27 +273,17 @@ class ItemSet:
     """None where the value is a mapping whose entries are set."""
     value: ast.expr
     """A slice where the entry is removed, or becomes what is not followed."""
-    guards: tuple[tuple[ast.expr | None, bool], ...]
-    """The conditions above it and what they must be; None for a loop."""
+    guards: Guards
     line: int
 
 
 def items_set(tree: ast.Module) -> dict[str, list[ItemSet]]:
-    """Return what statements set in each mapping after it is made, by the text of its expression, in their order."""
+    """Return what statements set in each mapping or on each object, by the text of its expression, in their order."""
     found: dict[str, list[ItemSet]] = {}
-    left: list[tuple[ast.AST, tuple[tuple[ast.expr | None, bool], ...]]] = [(tree, ())]
-    while left:
-        node, guards = left.pop()
+    for node, guards in guarded(tree):
         for owner, key, value in _sets_item(node):
             each = ItemSet(key=key, value=value, guards=guards, line=getattr(node, "lineno", 0))
             found.setdefault(ast.unparse(owner), []).append(each)
-        inner = [(child, guards) for child in ast.iter_child_nodes(node)]
-        if isinstance(node, ast.If) and not is_main(node):
-            inner = [(child, (*guards, (node.test, True))) for child in node.body]
-            inner += [(child, (*guards, (node.test, False))) for child in node.orelse]
-        elif isinstance(node, ast.For | ast.While | ast.ExceptHandler | ast.match_case):
-            inner = [(child, (*guards, (None, True))) for child in ast.iter_child_nodes(node)]
-        left += reversed(inner)
     return found
 
 
@@ -301,6 +292,8 @@ def _sets_item(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None, ast.e
     match node:
         case ast.Assign(targets=[ast.Subscript(value=owner, slice=key)], value=value):
             yield owner, key, value
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name) as owner, attr=key)], value=value):
+            yield from ((owner, ast.Constant(value=key), value) for _ in [name] if name != "self")
         case ast.AugAssign(target=ast.Subscript(value=owner, slice=key)):
             yield owner, key, ast.Slice()
         case ast.Delete(targets=targets):
@@ -355,20 +348,28 @@ class SetItems:
             self._items[name] = items
         return found
 
-    def found(self, name: str, key: str, depth: int) -> tuple[object, list[int]]:
-        """Return what is set in a mapping by a key, None for nothing, and the lines that may set it."""
+    def found(self, name: str, key: str, depth: int, *, is_once: bool = False) -> tuple[object, list[int]]:
+        """Return what is set in a mapping by a key, None for nothing, and the lines that may set it.
+
+        Args:
+            name: The text of the mapping or object.
+            key: The key or attribute.
+            depth: How deep the expression is.
+            is_once: Whether only what one statement alone sets is known.
+        """
         items = self._items.pop(name, [])
         lines: list[int] = []
         try:
-            for each in reversed(items):
-                is_same = each.key is not None and self._read(each.key, depth + 1) == key
-                holds = self._holds(each, depth) if is_same else False
-                if holds:
-                    return self._read(each.value, depth + 1), lines
-                lines += [each.line] if holds is None else []
+            same = [each for each in reversed(items) if each.key is not None and self._read(each.key, depth + 1) == key]
+            able = [(each, holds) for each in same if (holds := self._holds(each, depth)) is not False]
+            for each, holds in able:
+                value = self._read(each.value, depth + 1) if holds and not (is_once and len(able) > 1) else None
+                if value is not None and not (is_once and isinstance(value, Open)):
+                    return value, lines
+                lines.append(each.line)
         finally:
             self._items.update({name: items} if items else {})
-        return None, lines
+        return None, lines[:1] if is_once else lines
 
     def _entries(self, each: ItemSet, depth: int, *, is_certain: bool) -> dict[str, object]:
         key = ast.Constant(value=ANY_KEY) if each.key is None else each.key

@@ -47,7 +47,7 @@ from profiler.config.scripts.names import (
     plain_name,
     runs_always,
 )
-from profiler.config.scripts.variables import arguments_of, attributes_set, bound_once, open_parameters
+from profiler.config.scripts.variables import arguments_of, bound_once, open_parameters
 
 _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
@@ -57,7 +57,7 @@ class Evaluator:
     """The values of one script."""
 
     def __init__(self, tree: ast.Module, declared: Declared, given: Given, where: Where = "line {}".format) -> None:
-        self._literals, self._sets, self._open = dict(bound_once(tree)), attributes_set(tree), open_parameters(tree)
+        self._literals, self._open = dict(bound_once(tree)), open_parameters(tree)
         self._outside = OutsideValues(tree, declared.functions)
         self._declared, self._given, self._where = declared, given, where
         self._local: list[dict[str, object]] = []
@@ -143,14 +143,10 @@ class Evaluator:
     def _set_later(self, expression: ast.expr, depth: int) -> object:
         """Return what a script sets on parsed arguments, or name the line that may; None where it sets nothing."""
         match expression:
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (owner, name) in self._sets:
-                stated, line = self._sets.pop((owner, name))  # what is set may be made of what was there
-                try:
-                    return self._value(stated, depth + 1)
-                except NoLiteralError:
-                    self.taken.append(f"{plain_name(owner)}.{name}, which {line_text(line, self._where)} may set,")
-                finally:
-                    self._sets[owner, name] = stated, line
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                value, lines = self._items.found(owner, name, depth, is_once=True)
+                self._name_lines(f"{plain_name(owner)}.{name}", lines)
+                return value
         return None
 
     def _from_outside(self, outside: OutsideValue, depth: int) -> object:
@@ -337,12 +333,13 @@ class Evaluator:
     def _item_set(self, owner: ast.expr, key: str, depth: int) -> object:
         """Return what a script sets in a user's file that it has read, or name the line that may; None for nothing."""
         value, lines = self._items.found(ast.unparse(owner), key, depth)
-        self.taken += [
-            f"{plain_name(ast.unparse(owner))}[{key}], which {line_text(each, self._where)} may set," for each in lines
-        ]
+        self._name_lines(f"{plain_name(ast.unparse(owner))}[{key}]", lines)
         if isinstance(value, Open):
             raise NoLiteralError
         return value
+
+    def _name_lines(self, what: str, lines: list[int]) -> None:
+        self.taken += [f"{what}, which {line_text(each, self._where)} may set," for each in lines]
 
     def _text(self, part: ast.expr, depth: int) -> str:
         match part:

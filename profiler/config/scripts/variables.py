@@ -2,10 +2,11 @@
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
 
 from profiler.config.foreign_text import entries
-from profiler.config.scripts.names import OWN, QUANTISATION, called_name, has_name, is_main, plain_name
+from profiler.config.scripts.names import OWN, QUANTISATION, called_name, is_main, plain_name
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 """A function, or the script."""
@@ -85,7 +86,7 @@ class _Variables:
             variable = self._first((self._of(scope, name), name))
             if isinstance(node, ast.arg) and variable[0] != scope:
                 node.arg = f"{scope}.{name}"  # it is bound where the call is
-            elif variable[0] == 0 or len(groups.get(name, ())) < _SEVERAL:
+            elif variable[0] == 0 or len(groups.get(name, ())) <= 1:
                 continue
             elif isinstance(node, ast.arg):
                 node.arg = f"{variable[0]}.{name}"
@@ -140,9 +141,6 @@ def _given_alike(call: ast.Call, node: ast.FunctionDef | ast.AsyncFunctionDef | 
     yield from (name for name, value in pairs if isinstance(value, ast.Name) and value.id == name and name in names)
 
 
-_SEVERAL = 2
-
-
 def _parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Sequence[ast.arg]:
     more = [each for each in (node.args.vararg, node.args.kwarg) if each is not None]
     return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *more]
@@ -162,24 +160,22 @@ def without_aliases(tree: ast.Module) -> None:
     own = {name: f"{OWN}{name}" for name in renamed.values() if name not in plain}
     for each in every if renamed else ():
         each.asname = None
-    for node in ast.walk(tree) if renamed else ():
-        match node:
-            case ast.Name(id=name):
-                node.id = renamed.get(name) or own.get(name, name)
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
-                node.name = own.get(name, name)
-            case ast.ImportFrom(names=names) if node not in of_libraries:
-                for each in names:
-                    each.asname = own.get(each.name, each.asname) if each.asname is None else each.asname
+    _rename(tree, {**own, **renamed})
+    for node in imports if renamed else ():
+        for each in node.names if node not in of_libraries else ():
+            each.asname = own.get(each.name, each.asname) if each.asname is None else each.asname
+
+
+def _rename(tree: ast.Module, names: Mapping[str, str]) -> None:
+    for node in ast.walk(tree) if names else ():
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            node.name = names.get(node.name, node.name)
 
 
 def with_own_classes(tree: ast.Module, classes: Collection[str]) -> None:
-    """Give another name to each class of a script that has the name of one of trl's and derives from none.
-
-    Args:
-        tree: The script, with its modules.
-        classes: Names of trl's classes.
-    """
+    """Give another name to each class of a script that has the name of one of trl's `classes` and derives from none."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     of_trl = {
         each.asname or each.name for node in imports if (node.module or "").startswith(_NAMED) for each in node.names
@@ -190,74 +186,114 @@ def with_own_classes(tree: ast.Module, classes: Collection[str]) -> None:
         if isinstance(node, ast.ClassDef)
         and node.name in classes
         and node.name not in of_trl
-        and not any(has_name(base) and _name_of(base) in classes for base in node.bases)
+        and not any(ast.unparse(base).rpartition(".")[2] in classes for base in node.bases)
     }
-    for node in ast.walk(tree) if own else ():
-        if isinstance(node, ast.Name):
-            node.id = own.get(node.id, node.id)
-        elif isinstance(node, ast.ClassDef):
-            node.name = own.get(node.name, node.name)
-
-
-def _name_of(base: ast.Name | ast.Attribute) -> str:
-    return base.id if isinstance(base, ast.Name) else base.attr
+    _rename(tree, own)
 
 
 _NAMED = ("trl", "peft", "transformers", "unsloth")
 """Libraries whose classes configure a training by their names."""
 
 
+Guards = tuple[tuple[ast.expr | None, bool], ...]
+"""The conditions above a statement and what they must be; None for a loop."""
+
+_UNKNOWN = ast.Slice()
+"""An expression that has no value."""
+
+
+def guarded(tree: ast.AST) -> Iterator[tuple[ast.AST, Guards]]:
+    """Return every node in the order of the source, with the conditions above it."""
+    left: list[tuple[ast.AST, Guards]] = [(tree, ())]
+    while left:
+        node, guards = left.pop()
+        yield node, guards
+        left += reversed([(child, (*guards, *_guards_of(node, child))) for child in ast.iter_child_nodes(node)])
+
+
+def _guards_of(node: ast.AST, child: ast.AST) -> Guards:
+    match node:
+        case ast.If(test=test, body=body) if child is not test and not is_main(node):
+            return ((test, child in body),)
+        case ast.For() | ast.While():
+            return ((None, True),)
+        case ast.ExceptHandler() | ast.match_case():
+            return ((_UNKNOWN, True),)
+        case ast.ClassDef() if not isinstance(child, ast.FunctionDef):
+            return ((_UNKNOWN, True),)  # fields are no names of their own; those that methods bind are
+    return ()
+
+
 def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Return the names that the script binds once, outside of conditions and loops, with their values.
+    """Return the names that the script binds once, outside of loops, with their values.
 
     A parameter of a function that is called once is what it gets there. A constant may be bound again to the same
-    value, as cells of notebooks do. A name that every branch of one condition binds is the value of the branch.
+    value, as cells of notebooks do. A name that conditions bind, or bind again, is what the last that holds says.
     """
     bound = _bindings(tree)
     stated: dict[str, list[ast.expr]] = {}
-    for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
+    conditional: dict[str, list[tuple[Guards, ast.expr]]] = {}
+    for target, value in _parameters(tree):
         stated.setdefault(target, []).append(value)
-    for target, value, count in _branched(tree):
-        if bound[target] == count and target not in stated:
-            yield target, value
+    for target, value, guards, is_read in _assignments(tree):
+        if not guards:
+            stated.setdefault(target, []).append(value)
+        elif met := tuple(each for each in guards if each[0] is not None):
+            conditional.setdefault(target, []).append((met, _UNKNOWN if is_read and target in stated else value))
+    for target, several in conditional.items():
+        first = stated.get(target, [])
+        if len(first) <= 1 and bound[target] == len(first) + len(several):
+            yield target, reduce(_chosen, several, first[0] if first else _UNKNOWN)
     for target, values in stated.items():
-        is_same = len({ast.dump(value) for value in values}) == 1 and all(map(_is_constant, values))
+        nodes = (node for value in values for node in ast.walk(value))
+        is_constant = all(isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Load) for node in nodes)
+        is_same = len({ast.dump(value) for value in values}) == 1 and is_constant
         if bound[target] == len(values) and (len(values) == 1 or is_same):
             yield target, values[0]
 
 
-def _branched(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
-    """Return the names that every branch of an `if` binds, with their values as one expression, and how many these are.
+def _is_copy(node: ast.AST) -> bool:
+    """Return whether a statement is one such as ``x = dict(x)``, which copies a value under its own name."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+            return ast.unparse(call) in [each.format(name) for each in _COPIES]
+    return False
 
-    By hand: ``if a: x = 1`` / ``else: x = 2`` is ``x = 1 if a else 2``, of 2 values.
+
+_COPIES = ("dict({})", "{}.copy()", "copy({})", "deepcopy({})", "copy.copy({})", "copy.deepcopy({})")
+
+
+def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr, Guards, bool]]:
+    """Return the names that statements bind, with values, conditions, and whether they are read before, in their order.
+
+    What reads a name before a condition binds it again has read another value: none is known if the condition holds.
     """
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If):
-            yield from _in_branches(node)
+    read: dict[str, list[Guards]] = {}
+    for node, guards in guarded(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.setdefault(name, []).append(guards)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pairs = zip(targets, values, strict=False) if len(targets) == len(values) else ()
+                yield from ((each.id, value, guards, True) for each, value in pairs if isinstance(each, ast.Name))
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if not _is_copy(node):
+                others = (any((test, not wanted) in guards for test, wanted in each) for each in read.get(name, ()))
+                yield name, value, guards, not all(others)
 
 
-def _in_branches(node: ast.If) -> Iterator[tuple[str, ast.expr, int]]:
-    first, second = (
-        {name: (value, count) for name, value, count in _in_branch(each)} for each in (node.body, node.orelse)
-    )
-    for name, (value, count) in first.items():
-        if name in second:
-            other, others = second[name]
-            both = ast.IfExp(test=node.test, body=value, orelse=other)
-            yield name, ast.copy_location(both, node), count + others
+def _chosen(before: ast.expr, each: tuple[Guards, ast.expr]) -> ast.expr:
+    """Return the value of a name as one expression: what is bound if all conditions hold, else what it was.
 
-
-def _in_branch(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr, int]]:
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value, 1
-            case ast.If():
-                yield from _in_branches(statement)
-
-
-def _is_constant(expression: ast.expr) -> bool:
-    return all(isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Load) for node in ast.walk(expression))
+    By hand: ``x = 1`` and ``if a: x = 2`` are ``2 if a else 1``.
+    """
+    guards, value = each
+    for test, wanted in reversed(guards):
+        body, other = (value, before) if wanted else (before, value)
+        value = ast.copy_location(ast.IfExp(test=test or _UNKNOWN, body=body, orelse=other), each[1])
+    return value
 
 
 def _bindings(tree: ast.Module) -> Counter[str]:
@@ -265,6 +301,8 @@ def _bindings(tree: ast.Module) -> Counter[str]:
     bound: Counter[str] = Counter()
     for node in ast.walk(tree):
         match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) if _is_copy(node):
+                bound[name] -= 1
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 bound[name] += 1
             case ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
@@ -333,44 +371,6 @@ def arguments_of(function: ast.FunctionDef, call: ast.Call, *, with_defaults: bo
     own = {plain_name(each.arg): each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
     stated.update({own.get(each.arg, each.arg): each.value for each in call.keywords if each.arg is not None})
     return stated
-
-
-def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Return the assignments that run whenever the script or its function does."""
-    for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value
-            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-                pairs = zip(targets, values, strict=False) if len(targets) == len(values) else ()
-                yield from ((each.id, value) for each, value in pairs if isinstance(each, ast.Name))
-            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
-                yield name, value
-            case ast.FunctionDef(body=inner) | ast.With(body=inner):
-                yield from _certain_assignments(inner)
-            case ast.ClassDef(body=inner):
-                # Fields are no names of their own; those that methods bind are.
-                yield from _certain_assignments([each for each in inner if isinstance(each, ast.FunctionDef)])
-            case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
-                yield from _certain_assignments(inner)
-
-
-def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, int]]:
-    """Return the attributes that a script sets on its names, with the value and the line.
-
-    The value is an expression without one where several statements set it, or one under a condition.
-    """
-    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or is_main(node))]
-    certain = {id(statement) for body in bodies for statement in body}
-    found: dict[tuple[str, str], tuple[ast.expr, int]] = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value) if (
-                owner != "self"
-            ):
-                known = id(node) in certain and (owner, name) not in found
-                found[owner, name] = (value if known else ast.Slice()), node.lineno
-    return found
 
 
 def with_quantisation(tree: ast.Module) -> None:

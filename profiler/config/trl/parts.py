@@ -303,7 +303,9 @@ def sharding_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
 def _fsdp_note(job: Mapping[str, object]) -> Note:
     said = ", ".join(f"{key}={show(job[key])}" for key in FSDP_KEYS[1:] if job.get(key) not in (None, False))
     what = f"what FSDP changes ({said})" if said else "what FSDP changes"
-    shards = "it shards weights, gradients and optimizer states" if job.get("num_processes") != 1 else _ONE_GPU
+    shards = "it shards weights, gradients and optimizer states"
+    if job.get("num_processes") == 1:
+        shards = f"{_ONE_GPU}, and keeps trained weights in float32"
     return not_counted(f"{what}: {shards}")
 
 
@@ -340,8 +342,6 @@ class Sharing:
 
     def left_out(self, *, without_form: bool) -> str:
         """Return what a verdict says whose trial leaves the sharding out."""
-        if self.gpus == 1:
-            return f"That leaves out {self.name}, which shards nothing on one GPU."
         if self.gpus is None and not without_form:
             return f"That is one GPU without {self.name}: no file states num_processes."
         one = "one GPU " if self.gpus is None else ""

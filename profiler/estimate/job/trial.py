@@ -102,6 +102,8 @@ class Candidate:
     releases: tuple[str, ...]
     said: str = ""
     """What its verdict says of the GPUs that share it; empty where all is stated and counted."""
+    is_open: bool = False
+    """Whether no verdict holds, because what shards it has no formula."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +117,8 @@ class ParsedTrial:
     """Sentences that go with the verdict: the releases of trl that it is for where they differ, and its GPUs."""
     kernels: OtherKernels | None = None
     """As of `Inputs`."""
+    is_open: bool = False
+    """As of `Candidate`."""
 
 
 def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial:
@@ -132,7 +136,7 @@ def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial
     if common.kernels is not None:
         return ParsedTrial(spec=chosen.spec, notes=chosen.notes, decided_by=chosen.said, kernels=common.kernels)
     said = " ".join(filter(None, (chosen.said, decided_by if peaks else "")))
-    return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=said)
+    return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=said, is_open=chosen.is_open)
 
 
 def dearest_spec(common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf) -> TrialSpec:
@@ -213,6 +217,7 @@ def _candidate(
         notes=_notes(inputs.notes, spec, known, architecture_of),
         releases=inputs.releases,
         said=inputs.sharded.left_out if inputs.sharded is not None else "",
+        is_open=inputs.sharded is not None and bool(inputs.sharded.left_out),
     )
 
 

@@ -78,6 +78,8 @@ def _verdict(card: CardVerdict) -> str:
             return f"fits, {gib_text(card.left_bytes)} left"
         case Fit.TIGHT:
             return f"tight, depending on {gib_text(-card.left_bytes)}"
+        case Fit.UNDECIDED if not card.has_bounds:
+            return card.word
         case Fit.UNDECIDED:
             return f"{card.word}, up to {gib_text(-card.left_bytes)} missing"
         case Fit.TOO_LARGE:

@@ -143,8 +143,9 @@ def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
     if spec.gradient_checkpointing:
         how.append("checkpointing")
     how += [words for key, words in constructed_words(vars(spec)).items() if key not in varied]
-    if spec.num_processes > 1 and "num_processes" not in varied:
-        how.append(f"{sharding_word(vars(spec), without=varied)} on {spec.num_processes} GPUs".lstrip())
+    if spec.distributed_type is not DistributedType.NO and "num_processes" not in varied:
+        gpus = "one GPU" if spec.num_processes == 1 else f"{spec.num_processes} GPUs"
+        how.append(f"{sharding_word(vars(spec), without=varied)} on {gpus}".lstrip())
     return ", ".join(how)
 
 
@@ -229,15 +230,14 @@ def verdict_text(card: CardVerdict) -> str:
     least, most = gib_text(card.least_bytes), gib_text(card.needed_bytes)
     nccl, fragments = _nccl_text(card), fragments_text(card)
     match card.fit:
-        case Fit.FITS if card.has_bounds:
-            left = gib_text(card.left_bytes)
-            return f"Fits: at most {most} with {fragments}, at least {left} of the {whole} are left."
         case Fit.FITS:
-            return f"Fits: {most} with {fragments}, {gib_text(card.left_bytes)} of the {whole} are left."
+            (upper, lower), left = ("at most ", "at least ") if card.has_bounds else ("", ""), gib_text(card.left_bytes)
+            return f"Fits: {upper}{most} with {fragments}, {lower}{left} of the {whole} are left."
         case Fit.TIGHT:
             return f"Tight: {least} to {most} of the {whole}, depending on fragments."
         case Fit.UNDECIDED:
-            return f"Not decided: it needs at least {least} and at most {most} with {fragments}, of the {whole}."
+            needed = f"it needs at least {least} and at most {most}" if card.has_bounds else f"{least} to {most}"
+            return f"Not decided: {needed} with {fragments}, of the {whole}."
         case Fit.TOO_LARGE:
             missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
             return f"Does not fit: at least {least} with context{nccl}, {missing} more than the {whole}."

@@ -51,7 +51,7 @@ from profiler.analytical.timeline.training_pass import training_instants
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.recipe import COMPARED, JUDGED, LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
-from profiler.domain.trials.trial import DistributedType, Dtype
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, DistributedType, Dtype
 
 
 def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
@@ -123,11 +123,24 @@ _SHARDINGS: Mapping[DistributedType, type[TrialSharding]] = {
 }
 
 
+def in_engine_type(spec: TrialKeys) -> TrialKeys:
+    """Return a trial in the type in which its GPU holds the model: DeepSpeed makes it bfloat16, whatever was loaded.
+
+    Source: `DeepSpeedEngine._configure_distributed_model` of DeepSpeed 0.19, which casts before it moves to the GPU;
+    with stage 3 `zero.Init` makes the parameters so (`_set_dtype` in its `partition_parameters.py`).
+    """
+    return with_keys(spec, dtype=Dtype.BFLOAT16) if spec.distributed_type is DistributedType.DEEPSPEED else spec
+
+
 def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial, in the order of a step, on one of its GPUs."""
     architecture = model_of_recipe(spec.recipe, architecture)
+    loaded, spec = spec, in_engine_type(spec)
     alone = _of_one_gpu(spec)
     instants = _with_kept_copy(alone, architecture, _step(spec.recipe).instants(alone, architecture))
+    if loaded is not spec and spec.zero_stage != ZERO_OF_WEIGHTS:  # the model is on the card before DeepSpeed has it
+        after = (each for each in instants if each.phase is not Phase.LOAD)
+        instants = (*load_instants(loaded, architecture), *after)
     return _SHARDINGS[spec.distributed_type](spec, architecture).instants(instants)
 
 

@@ -266,9 +266,10 @@ class Zero(TrialSharding):
         return Term(size, lambda: f"{part}{count_text(self.trained)} x {BFLOAT16_BYTES} B, ...")
 
     def gathered(self, alone: Instant) -> Term:
-        """Return the bucket, the copy that is reduced, the buffer of what is offloaded, and gathered weights."""
+        """Return bucket, reduced copy, buffer of what is offloaded, and gathered weights: one GPU uses its own."""
         buckets, weights = self._buckets.communicated(alone), self._gathered_weights(alone)
-        size = buckets.size + self._offload_buffer_bytes + weights.size
+        is_in_place = both(self.spec.num_processes == 1, not self._offloads_weights)  # `NoGatherHandle` of DeepSpeed
+        size = buckets.size + self._offload_buffer_bytes + where(is_in_place, 0, weights.size)
         return Term(size, lambda: f"{buckets.text or 'the buffer of what is offloaded'}{weights.text}")
 
     def _gathered_weights(self, alone: Instant) -> Term:
