@@ -172,6 +172,8 @@ _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in 
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 _BY_FSDP = {"distributed_type": DistributedType.FSDP}
 _PAIRS = one_of(Recipe.DPO, Recipe.KTO)
+_ADAPTED_BY_TRL = {"tuning": other_than(Tuning.FULL), "logprobs": other_than(Logprobs.PAIRS_WIDENED)}
+"""Policies that are their reference without adapters."""
 _FAILS_IN_TORCH = "Set it to false: such trials of trl's trainers fail in torch, in a sweep too."
 
 
@@ -312,7 +314,7 @@ CLOSED_FORM = (
     _sharded({"offload_optimizer_device": OffloadDevice.CPU, "recipe": _PAIRS}),
     # Other orders of modules than DeepSpeed has recorded, after which it no longer gives weights back as before.
     _sharded({"recipe": Recipe.KTO, "zero_stage": ZERO_OF_WEIGHTS}),
-    _sharded({"recipe": Recipe.DPO, "tuning": other_than(Tuning.FULL), "zero_stage": ZERO_OF_WEIGHTS}),
+    _sharded({"recipe": Recipe.DPO, **_ADAPTED_BY_TRL, "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"precompute_ref_log_probs": True, "zero_stage": ZERO_OF_WEIGHTS}),
     # The policy, which is not sharded before training, is on the host, and its token ids are not.
     _sharded({"precompute_ref_log_probs": True, "tuning": other_than(Tuning.FULL), **_BY_FSDP}, _FAILS_IN_TORCH),
