@@ -201,9 +201,9 @@ def _simulate(case: Case) -> str:
 
 
 def _emulate(case: Case) -> str:
-    """Return what to do about a trial of several GPUs; that of another program than trl runs in no sweep."""
+    """Return what to do about a trial of several GPUs."""
     sweep = f"A sweep with backend=emulated runs it{_refused_in_a_sweep(case, Backend.EMULATED)}."
-    return sweep if case.spec.logprobs.is_of_trl else RUN_SCRIPT
+    return sweep if case.spec.logprobs.is_of_trl else RUN_SCRIPT  # a sweep runs trl's trainers
 
 
 def _refused_in_a_sweep(case: Case, backend: Backend) -> str:

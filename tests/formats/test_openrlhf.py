@@ -158,6 +158,7 @@ def test_what_has_no_formula_is_refused_by_name(tmp_path, options, problem):
         (f"ref.model_name_or_path {MODEL}", f"ref_pretrain {MODEL}", {"beta": 0.1}),
         ("model.ipo_enable --model.label_smoothing 0.1", "ipo --label_smoothing 0.1", {"logprobs": "pairs_widened"}),
         ("model.nll_loss_coef 0.2", "nll_loss_coef 0.2", {"logprobs": "pairs_widened"}),
+        ("ref.offload", "ref_offload", {"zero_stage": 2, "offload_param_device": "none"}),
         ("ds.lora.rank 4 --ds.zero_stage 3", "lora_rank 4 --zero_stage 3", {"tuning": "lora", "zero_stage": 3}),
     ],
 )
@@ -167,13 +168,14 @@ def test_an_option_of_dpo_is_read_by_both_names(tmp_path, later, earlier, trial)
         assert found.trial is not None, found.errors
         assert {key: found.trial[key] for key in trial} == trial
         assert "Not counted" not in found.notes
+        assert ("moves nothing to the host below zero_stage=3" in found.notes) == ("offload" in later)
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (f"{LATER} --ref.offload", "ref.offload=true: of run.sh (OpenRLHF 0.7 to 0.11) changes memory"),
-        (f"{EARLIER} --ref_offload", "ref_offload=true: of run.sh (OpenRLHF 0.7 to 0.11) changes memory"),
+        (f"{LATER} --ref.offload --ds.zero_stage 3", "ref_offload=true: moves shards of the reference to the host"),
+        (f"{EARLIER} --ref_offload --zero_stage 3", "ref_offload=true: moves shards of the reference to the host"),
         (f"{LATER} --ref.model_name_or_path a/b", f"ref_pretrain=a/b: is another model than {MODEL}"),
         (f"{EARLIER} --ref_pretrain a/b", f"ref_pretrain=a/b: is another model than {MODEL}"),
         (f"{LATER} --model.beta 0", "with recipe=dpo the loss does not depend on the model"),

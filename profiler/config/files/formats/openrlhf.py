@@ -12,11 +12,11 @@ from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.notes import Note
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import DistributedType, Lengths, Logprobs
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, DistributedType, Lengths, Logprobs
 
 COMMAND = "openrlhf.cli"
 """The key that names the trainer: the module that is started."""
-_NAME = "OpenRLHF"
+_NAME, _REENTRANT = "OpenRLHF", "gradient_checkpointing_use_reentrant"
 _SFT, _DPO, _REWARD = "train_sft", "train_dpo", "train_rm"
 _LOSSES: Mapping[object, Logprobs] = {_SFT: Logprobs.NLL_KEPT, _DPO: Logprobs.PAIRS_WIDENED}
 _FEWEST = 2
@@ -85,8 +85,7 @@ def _keys(leaves: Mapping[str, object]) -> Mapping[str, object]:
         **({"beta": _or(stated.get("beta"), 0.1)} if trainer == _DPO else {}),
     }
     if found["gradient_checkpointing"]:
-        reentrant = stated.get("gradient_checkpointing_use_reentrant") is True
-        found["gradient_checkpointing_kwargs"] = {"use_reentrant": reentrant}
+        found["gradient_checkpointing_kwargs"] = {"use_reentrant": stated.get(_REENTRANT) is True}
     if found["use_peft"]:
         alpha, dropout = _or(stated.get("lora_alpha"), 16), _or(stated.get("lora_dropout"), 0)
         targets = _or(stated.get("target_modules"), "all-linear")
@@ -95,10 +94,7 @@ def _keys(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the loss, and how DeepSpeed shares (`get_train_ds_config`, whose `auto` is DeepSpeed's default).
-
-    Rows are not padded where they are packed: each is taken to be the longest.
-    """
+    """Return the loss, that packed rows are the longest, and how DeepSpeed shares (`auto` is its default)."""
     stated = _earlier(leaves)
     return {
         "logprobs": _LOSSES.get(leaves.get(COMMAND), Logprobs.FUSED).value,
@@ -126,6 +122,8 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield refused("model", model, problem)
     if (reference := stated.get("ref_pretrain")) not in (None, "", model):
         yield refused("ref_pretrain", reference, f"is another model than {model}, and may have other sizes")
+    if stated.get("ref_offload") is True and stated.get("zero_stage") == ZERO_OF_WEIGHTS:
+        yield refused("ref_offload", True, "moves shards of the reference to the host, without a formula here")
     yield from only_text("pretrain", _NAME, stated)
 
 
@@ -138,6 +136,8 @@ def _says(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     if not isinstance(leaves.get(PROCESSES), int):
         text = f"num_processes={_FEWEST} (the fewest over which ZeRO shards, as the launcher leaves it open)"
         yield Note(key="num_processes", text=text)
+    if stated.get("ref_offload") is True:
+        yield Note(key="", text="ref_offload=true moves nothing to the host below zero_stage=3")
     if _is_packed(stated):
         yield Note(key="lengths", text=f"each row of a micro-batch has {found['max_length']} tokens (packing_samples)")
     if (loss := _LOSSES.get(leaves.get(COMMAND))) is not None:
@@ -169,7 +169,7 @@ _FREE = words(
 
 _CHANGES: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(words("full_determinism load_in_4bit use_liger_kernel overlap_comm deepcompile"), (False,)),
-    **dict.fromkeys(words("torch_compile disable_trace_cache ref_offload"), (False,)),
+    **dict.fromkeys(words("torch_compile disable_trace_cache"), (False,)),
     **dict.fromkeys(words("zpg ring_attn_size ds_tensor_parallel_size"), (1,)),
     "aux_loss_coef": (0, 0.0),
     "grad_accum_dtype": ("bf16",),
@@ -180,7 +180,7 @@ _BY_RULE = words(
     f"""
     micro_train_batch_size train_batch_size max_len zero_stage adam_offload bf16 param_dtype flash_attn
     attn_implementation packing_samples gradient_checkpointing gradient_checkpointing_use_reentrant lora_rank
-    lora_alpha lora_dropout target_modules beta ref_pretrain {PROCESSES}
+    lora_alpha lora_dropout target_modules beta ref_pretrain ref_offload {PROCESSES}
     """
 )
 
