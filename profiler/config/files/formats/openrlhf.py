@@ -163,7 +163,7 @@ _FREE = words(
     input_key output_key prompt_key chosen_key rejected_key input_template apply_chat_template tokenizer_chat_template
     max_samples multiturn use_wandb wandb_org wandb_group wandb_project wandb_run_name use_tensorboard ring_head_stride
     value_head_prefix compute_fp32_loss margin_loss loss ipo label_smoothing nll_loss_coef model.ipo_enable
-    model.label_smoothing model.nll_loss_coef
+    model.label_smoothing model.nll_loss_coef universal_ckpt
     """
 )
 
