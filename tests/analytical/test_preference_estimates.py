@@ -152,9 +152,9 @@ def test_logits_of_other_programs_by_hand() -> None:
 
 
 @pytest.mark.parametrize("tuning", [Tuning.FULL, Tuning.LORA])
+@pytest.mark.parametrize("recipe", REFERRING)
 @pytest.mark.parametrize(
-    ("logprobs", "recipe"),
-    [(each, recipe) for each in Logprobs for recipe in REFERRING if each.pair_loss is not None and each.is_of(recipe)],
+    "logprobs", [each for each in Logprobs if each.pair_loss is not None and not each.is_of_openrlhf]
 )
 def test_a_replay_has_the_peak_of_each_pair_loss(logprobs: Logprobs, recipe: Recipe, tuning: Tuning) -> None:
     keys = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps": 2, "max_length": 768}

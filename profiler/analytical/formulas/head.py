@@ -337,10 +337,10 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
         return logits.in_float32 + (logits.narrow if labels.keeps_copy else logits.in_float32)
     if _pairs(spec).at_once:
         return 2 * logits.scored
-    if _pairs(spec).by_kernel or _pairs(spec).widens:
+    if _pairs(spec).by_kernel:
         return logits.whole
     selection = spec.logprobs.selection
-    # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
+    # Gradients in a narrower type than the log-softmax fit into what it frees, row by row; flash-attn's are of all.
     by_row = where(logits.cast_row > 0, 2, larger(logits.rows, 2)) * logits.row
     if selection is None:
         return by_row

@@ -140,10 +140,6 @@ class Head:
         row, cast = blocks(found.row), blocks(found.cast_row)
         kept = "quotient" if rows is None else (rows, "logits")
         if self._pairs is not None and selection is None:
-            if self._pairs.widens:
-                if rows is not None:
-                    requests.rename("logits", kept)
-                return
             requests.set("work", blocks(copy_bytes(found)) if self._pairs.at_once else NO_BLOCKS)
             requests.set(kept, blocks(found.scored))
             requests.drop("work")
@@ -303,14 +299,13 @@ class Head:
     def _gradients_at_once(self, found: AllLogits, rows: Hashable) -> None:
         """Compute the gradient of gather, that of the log-softmax of all logits, and that of their slice.
 
-        A kernel makes the second alone, and flash-attn's loss that of all logits.
+        A kernel makes the second alone.
         """
         requests, scored = self._requests, blocks(found.scored)
         requests.set("gradient of gather", scored if self._pairs is not None and self._pairs.at_once else NO_BLOCKS)
         requests.set("gradients", scored)
         requests.drop((rows, "logits"), "gradient of gather")
-        if found.scored != found.whole:
-            requests.replace("gradients", blocks(found.whole))
+        requests.replace("gradients", blocks(found.whole))
 
     def _gradients_of_rows(self, found: AllLogits, rows: Hashable) -> None:
         """Compute those of the log-softmax of each row, from the last to the first, and their stack.
