@@ -94,11 +94,24 @@ SHARED = [row for row in COMMANDS if row not in OF_OPENRLHF and row["cards"] == 
 
 def test_the_estimate_of_openrlhf_is_as_far_as_said() -> None:
     """Allocated memory of all nine is too low: by less than 0.2 % in six, and up to 0.7 % in the others."""
-    errors = errors_of(OF_OPENRLHF)
+    errors = errors_of([row for row in OF_OPENRLHF if not row["job"].startswith("DPO")])
     assert len(errors["allocated"]) == 9
     assert errors["allocated"][:3] == pytest.approx([-0.007, -0.007, -0.004], abs=0.0005)
     assert -0.002 < errors["allocated"][3] < errors["allocated"][-1] < 0
     assert (errors["reserved"][0], errors["reserved"][-1]) == pytest.approx((-0.19, 0.105), abs=0.003)
+
+
+def test_the_estimate_of_openrlhfs_dpo_is_as_far_as_said() -> None:
+    rows = [row for row in OF_OPENRLHF if row["job"].startswith("DPO")]
+    errors = errors_of(rows)
+    assert len(errors["allocated"]) == 9
+    assert errors["allocated"][:3] == pytest.approx([-0.0122, -0.0067, -0.0044], abs=0.0001)
+    assert -0.002 < errors["allocated"][3] < errors["allocated"][-1] == pytest.approx(-0.0001, abs=0.00005)
+    assert (errors["reserved"][0], errors["reserved"][-1]) == pytest.approx((-0.098, 0.180), abs=0.001)
+    # What is refused, and why: 494 MB of shards are on the host.
+    (refused,) = (row for row in rows if not row["estimated_allocated_bytes"])
+    (alike,) = (row for row in rows if f"{row['job']}, ref.offload" == refused["job"])
+    assert int(alike["allocated_bytes"]) - int(refused["allocated_bytes"]) == pytest.approx(494_032_768, rel=0.0001)
 
 
 def test_ranks_differ_by_tensors_of_which_two_have_a_part() -> None:

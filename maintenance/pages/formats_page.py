@@ -95,10 +95,11 @@ _READ = (
     _Read(
         "OpenRLHF",
         "OpenRLHF 0.11.2 with the options of 0.5 to 0.11, and the losses of 0.7 to 0.11",
-        "`openrlhf.cli.train_sft` and `train_rm`, started by `deepspeed --module`, `torchrun` or `python`, in a shell "
-        "script or after `--`: LoRA and full, ZeRO with its optimizer on the host, packed rows; its defaults, types "
-        "and loss",
-        "DPO, KTO, and PPO, GRPO and REINFORCE with Ray, mixtures of experts, 4 bits, float16, ring attention, tensor "
+        "`openrlhf.cli.train_sft`, `train_dpo` and `train_rm`, started by `deepspeed --module`, `torchrun` or "
+        "`python`, in a shell script or after `--`: LoRA and full, ZeRO with its optimizer on the host, packed rows, "
+        "a reference of DPO with an engine of its own; its defaults, types and losses",
+        "KTO, and PPO, GRPO and REINFORCE with Ray, of DPO optimizer or reference on the host and a reference of "
+        "another name, mixtures of experts, 4 bits, float16, ring attention, tensor "
         "parallelism, Liger's kernels, compiled models, Muon, options of a changed copy that may change memory; with "
         "the options of earlier releases attention or type that a later one has another default of",
         "openrlhf",

@@ -9,8 +9,8 @@ names the key, the value, what is allowed and a hint.
 Files that are refused:
     - A file for another trainer than GRPO, RLOO, SFT, DPO, KTO and reward models.
     - A file of another program, by its signature: NeMo-RL, prime-rl, torchtune, Unsloth, EasyR1, ms-swift on Megatron,
-      trl's AsyncGRPOTrainer, OpenRLHF but for two commands, and a shell script that runs another program (the sentence
-      says which).
+      trl's AsyncGRPOTrainer, OpenRLHF but for three commands, and a shell script that runs another program (the
+      sentence says which).
     - A file of which most keys are unknown (at least half where it lacks `model_name_or_path`).
     - A key of your script that means what trl has a key for (`kl_beta`, `group_size`, `target_modules`), where trl's
       key is not in the file. The same key on the command line settles it (`beta=0.04`).

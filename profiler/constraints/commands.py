@@ -6,6 +6,7 @@ Constraints of `estimate`, `solve` and `advise`: what has no closed form. The fi
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from profiler.constraints.constraint import (
     Case,
@@ -175,6 +176,7 @@ _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 _ADAPTERS = other_than(Tuning.FULL)
 _BY_FSDP = {"distributed_type": DistributedType.FSDP}
 _PAIRS = one_of(Recipe.DPO, Recipe.KTO)
+_OWN_REFERENCE = {"tuning": _ADAPTERS, "logprobs": other_than(Logprobs.PAIRS_WIDENED)}  # without its adapters
 _FAILS_IN_TORCH = "Set it to false: such trials of trl's trainers fail in torch, in a sweep too."
 
 
@@ -203,6 +205,8 @@ def _simulate(case: Case) -> str:
 
 def _emulate(case: Case) -> str:
     """Return what to do about a trial of several GPUs."""
+    if not case.spec.logprobs.is_of_trl:
+        return RUN_SCRIPT
     return f"A sweep with backend=emulated runs it{_refused_in_a_sweep(case, Backend.EMULATED)}."
 
 
@@ -231,10 +235,6 @@ def _in_two_types(key: str, value: object) -> Constraint:
 
 def _has_sinks(architecture: Architecture) -> bool:
     return family_of(architecture.model_type).layers.has_sinks
-
-
-def _has_sdpa(architecture: Architecture) -> bool:
-    return architecture.has_sdpa
 
 
 def _mixture(
@@ -315,7 +315,7 @@ CLOSED_FORM = (
     _sharded({"offload_optimizer_device": OffloadDevice.CPU, "recipe": _PAIRS}),
     # Other orders of modules than DeepSpeed has recorded, after which it no longer gives weights back as before.
     _sharded({"recipe": Recipe.KTO, "zero_stage": ZERO_OF_WEIGHTS}),
-    _sharded({"recipe": Recipe.DPO, "tuning": _ADAPTERS, "zero_stage": ZERO_OF_WEIGHTS}),
+    _sharded({"recipe": Recipe.DPO, **_OWN_REFERENCE, "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"precompute_ref_log_probs": True, "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"tuning": _ADAPTERS, "zero_stage": ZERO_OF_WEIGHTS, "num_processes": 1}, "Use zero_stage=2."),  # 5 % low
     # The policy, which is not sharded before training, is on the host, and its token ids are not.
@@ -343,7 +343,7 @@ CLOSED_FORM = (
     _mixture("dtype", _NOT_BFLOAT16),
     _mixture("bf16", False),
     _mixture("logprobs", other_than(Logprobs.FUSED)),
-    _mixture("attn_implementation", Attention.EAGER, only=_has_sdpa),
+    _mixture("attn_implementation", Attention.EAGER, only=attrgetter("has_sdpa")),
     # transformers takes a kernel of another package, with sinks.
     _closed_form(
         {"attn_implementation": Attention.FLASH_ATTENTION_2, "model": anything},

@@ -25,6 +25,8 @@ from profiler.domain.trials.trial import (
 
 _everywhere = partial(Constraint, Where.EVERYWHERE)
 
+_NEVER_BEFORE = (Logprobs.PAIRS_AT_ONCE, Logprobs.PAIRS_OF_COMPLETIONS, Logprobs.PAIRS_WIDENED)
+
 OF_SEVERAL_GPUS = (
     _everywhere(
         {"distributed_type": DistributedType.NO, "num_processes": above(1)},
@@ -319,9 +321,9 @@ EVERYWHERE = (
         _ways,
         when=lambda case: not case.spec.logprobs.is_of(case.spec.recipe),
     ),
-    # LLaMA-Factory sets it to false, and ms-swift refuses it (`DPOTrainer.__init__` of both).
+    # LLaMA-Factory sets it to false, ms-swift refuses it (`DPOTrainer.__init__` of both), and OpenRLHF has none.
     _everywhere(
-        {"precompute_ref_log_probs": True, "logprobs": one_of(Logprobs.PAIRS_AT_ONCE, Logprobs.PAIRS_OF_COMPLETIONS)},
+        {"precompute_ref_log_probs": True, "logprobs": one_of(*_NEVER_BEFORE)},
         "is no setting of the program whose loss is logprobs={spec.logprobs}",
         "Use precompute_ref_log_probs=false.",
     ),

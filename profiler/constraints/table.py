@@ -16,6 +16,7 @@ from profiler.domain.trials.trial import Attention, Backend, DistributedType, Dt
 ArchitectureLookup = Callable[[str], Architecture | None]
 
 _types = partial(Constraint, Where.EVERYWHERE)
+_OF_OPENRLHF = tuple(each for each in Logprobs if each.is_of_openrlhf)
 
 OF_ONE_GPU = (
     _types(
@@ -77,7 +78,7 @@ OF_TYPES = (
         when=lambda case: gives_float32_to_flash(case.spec),
     ),
     _types(
-        {"logprobs": Logprobs.NLL_KEPT, "distributed_type": other_than(DistributedType.DEEPSPEED)},
+        {"logprobs": one_of(*_OF_OPENRLHF), "distributed_type": other_than(DistributedType.DEEPSPEED)},
         "is the loss of OpenRLHF, which trains by DeepSpeed only, and distributed_type is {spec.distributed_type}",
         "Set distributed_type=deepspeed.",
     ),

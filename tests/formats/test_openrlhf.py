@@ -11,6 +11,7 @@ from profiler.solve.main import main as solve
 MODEL = "Qwen/Qwen2.5-0.5B"
 START = {
     "sft": "deepspeed --num_gpus 2 --module openrlhf.cli.train_sft",
+    "dpo": "deepspeed --num_gpus 2 --module openrlhf.cli.train_dpo",
     "rm": "deepspeed --num_gpus 2 --module openrlhf.cli.train_rm",
 }
 LATER = f"--model.model_name_or_path {MODEL}"
@@ -38,6 +39,14 @@ DEFAULTS = {
         "max_length": 2048,
         "logprobs": "nll_kept",
     },
+    "dpo": {
+        "recipe": "dpo",
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 8,
+        "max_length": 512,
+        "beta": 0.1,
+        "logprobs": "pairs_widened",
+    },
     "rm": {
         "recipe": "reward",
         "per_device_train_batch_size": 1,
@@ -46,7 +55,7 @@ DEFAULTS = {
         "logprobs": "fused",
     },
 }
-"""`train_sft.py` and `train_rm.py` of 0.5.2 to 0.11.2: 128 rows per step."""
+"""`train_sft.py`, `train_dpo.py` and `train_rm.py` of 0.5.2 to 0.11.2: 128 rows or pairs per step."""
 
 
 def answered(folder, text, *words):
@@ -142,6 +151,46 @@ def test_what_has_no_formula_is_refused_by_name(tmp_path, options, problem):
     assert problem in " ".join(found.errors)
 
 
+@pytest.mark.parametrize(
+    ("later", "earlier", "trial"),
+    [
+        ("model.beta 0.3", "beta 0.3", {"beta": 0.3}),
+        (f"ref.model_name_or_path {MODEL}", f"ref_pretrain {MODEL}", {"beta": 0.1}),
+        ("model.ipo_enable --model.label_smoothing 0.1", "ipo --label_smoothing 0.1", {"logprobs": "pairs_widened"}),
+        ("model.nll_loss_coef 0.2", "nll_loss_coef 0.2", {"logprobs": "pairs_widened"}),
+        ("ref.offload", "ref_offload", {"zero_stage": 2, "offload_param_device": "none"}),
+        ("ds.lora.rank 4 --ds.zero_stage 3", "lora_rank 4 --zero_stage 3", {"tuning": "lora", "zero_stage": 3}),
+    ],
+)
+def test_an_option_of_dpo_is_read_by_both_names(tmp_path, later, earlier, trial):
+    for options in (f"{LATER} --{later}", f"{EARLIER} --{earlier}"):
+        found = answered(tmp_path, f"{START['dpo']} {options}")
+        assert found.trial is not None, found.errors
+        assert {key: found.trial[key] for key in trial} == trial
+        assert "Not counted" not in found.notes
+        assert ("moves nothing to the host below zero_stage=3" in found.notes) == ("offload" in later)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (f"{LATER} --ref.offload --ds.zero_stage 3", "ref_offload=true: moves shards of the reference to the host"),
+        (f"{EARLIER} --ref_offload --zero_stage 3", "ref_offload=true: moves shards of the reference to the host"),
+        (f"{LATER} --ref.model_name_or_path a/b", f"ref_pretrain=a/b: is another model than {MODEL}"),
+        (f"{EARLIER} --ref_pretrain a/b", f"ref_pretrain=a/b: is another model than {MODEL}"),
+        (f"{LATER} --model.beta 0", "with recipe=dpo the loss does not depend on the model"),
+        (f"{LATER} --ds.adam_offload", "offload_optimizer_device=cpu: has no closed-form estimate together with"),
+        (f"{EARLIER} --kl_loss_coef 0.001", "is kl_loss_coef in run.sh, and trl has no key of that name"),
+    ],
+)
+def test_what_of_dpo_has_no_formula_is_refused_by_name(tmp_path, options, problem):
+    found = answered(tmp_path, f"{START['dpo']} {options}")
+    assert found.trial is None
+    assert problem in " ".join(found.errors)
+    # A sweep runs trl's trainers alone.
+    assert "A sweep" not in " ".join(found.errors)
+
+
 @pytest.mark.parametrize("word", ["bf16=true", "attn_implementation=eager"])
 def test_a_word_settles_what_the_version_would_decide(tmp_path, word):
     key, _, value = word.partition("=")
@@ -155,7 +204,6 @@ def test_a_word_settles_what_the_version_would_decide(tmp_path, word):
 @pytest.mark.parametrize(
     ("command", "trainer"),
     [
-        ("deepspeed --module openrlhf.cli.train_dpo --pretrain a/b --beta 0.1", "train_dpo"),
         ("deepspeed --module openrlhf.cli.train_kto --pretrain a/b", "train_kto"),
         ("deepspeed --module openrlhf.cli.train_prm --pretrain a/b", "train_prm"),
         ("python -m openrlhf.cli.train_ppo_ray --pretrain a/b --vllm_num_engines 4", "train_ppo_ray"),
@@ -211,6 +259,8 @@ def test_deepspeed_is_counted_on_one_gpu_too(tmp_path):
     assert (one.trial["distributed_type"], one.trial["num_processes"]) == ("deepspeed", 1)
     assert "Not counted" not in one.notes
     assert (two.trial["distributed_type"], two.trial["num_processes"]) == ("deepspeed", 2)
+    pairs = answered(tmp_path, f"deepspeed --num_gpus 1 --module openrlhf.cli.train_dpo {LATER}")
+    assert (pairs.trial["distributed_type"], pairs.trial["num_processes"]) == ("deepspeed", 1)
     reward = answered(tmp_path, f"deepspeed --num_gpus 1 --module openrlhf.cli.train_rm {LATER}")
     assert (reward.trial["distributed_type"], reward.trial["num_processes"]) == ("deepspeed", 1)
 
@@ -228,5 +278,7 @@ def test_a_search_counts_deepspeed(tmp_path, capsys):
 
 def test_a_release_before_the_loss_is_named(tmp_path):
     earlier, later = (answered(tmp_path, f"{START['sft']} {options}").notes for options in (EARLIER, LATER))
-    assert "before 0.7.0 the loss keeps more of them" in earlier
+    assert "stay until the next; before 0.7.0 the loss keeps more of them" in earlier
     assert "before 0.7.0" not in later
+    pairs = answered(tmp_path, f"{START['dpo']} {EARLIER}").notes
+    assert "logits are float32, and stay until backward; before 0.7.0 the loss keeps more of them" in pairs

@@ -30,7 +30,7 @@ from profiler.analytical.formulas.sizes.quantities import (
 )
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
-from profiler.domain.trials.trial import ENTROPY_TOKENS, Selection
+from profiler.domain.trials.trial import ENTROPY_TOKENS, PairLoss, Selection
 
 TOKEN_CHUNK = 4096
 """Rows of a tile: `TOKEN_CHUNK_SIZE` in trl."""
@@ -107,26 +107,21 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
 
     The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V]; if
     divided in place or not at all the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one in float32; of
-    preferences at once one log-softmax, or the copy that a kernel reads. And a tangent.
+    preferences at once one log-softmax, or the copy that a kernel or flash-attn's loss reads. And a tangent.
     """
     if spec.logprobs.label_loss is not None:
         return logits.in_float32 + logits.capped
     kept, selection = logits.rows * logits.row, spec.logprobs.selection
-    if _is_at_once(spec) or _is_by_kernel(spec):
+    if spec.logprobs.pair_loss is not None and selection is None:
         kept = logits.scored
     elif selection is not None:
         kept = where(logits.is_float32, logits.whole if selection.keeps_whole else logits.scored, kept)
     return kept + logits.capped
 
 
-def _is_at_once(spec: TrialKeys) -> bool:
-    """Return whether a loss of preferences takes one log-softmax of all logits."""
-    return spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.at_once
-
-
-def _is_by_kernel(spec: TrialKeys) -> bool:
-    """Return whether a kernel of axolotl takes the log-probabilities of preferences."""
-    return spec.logprobs.pair_loss is not None and spec.logprobs.pair_loss.by_kernel
+def _pairs(spec: TrialKeys) -> PairLoss:
+    """Return what a loss of preferences does with all logits; of another loss nothing."""
+    return spec.logprobs.pair_loss or PairLoss()
 
 
 def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -146,9 +141,10 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     if labels is not None:
         copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * copy_bytes(logits)
         return (2 if labels.keeps_copy else 3) * logits.in_float32 + logits.narrow + copies + logits.capped
-    if _is_at_once(spec) or _is_by_kernel(spec):
+    if spec.logprobs.pair_loss is not None and selection is None:
         own = waiting_logits(spec, architecture, batch) + logits.whole + logits.converted
-        return own + (3 if _is_at_once(spec) else 2) * logits.scored + where(logits.converted > 0, 2, 1) * logits.capped
+        own = own + where(logits.converted > 0, 2, 1) * logits.capped
+        return own + (3 if _pairs(spec).at_once else 1 if _pairs(spec).widens else 2) * logits.scored
     found = 2 * logits.whole + logits.converted + logits.rows * logits.row
     found = found + where(logits.converted > 0, 2, 1) * logits.capped
     if selection is None:
@@ -174,7 +170,8 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return HeadBytes(logits=chunked_forward(spec, architecture, batch), activations=_all_hidden(hidden))
     if spec.logprobs.makes_all_logits:
         logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
-        full = logits.whole + (copy_bytes(logits) if _is_at_once(spec) else logits.cast_row)
+        full = logits.whole + (copy_bytes(logits) if _pairs(spec).at_once else logits.cast_row)
+        full = logits.converted if _pairs(spec).widens else full
         entropy = entropy_bytes(spec, architecture, batch)
         scratch = full if selection is None else _selective_scratch(selection, logits, entropy)
         return HeadBytes(logits=Term(scratch, logits.words), activations=_all_hidden(hidden))
@@ -247,8 +244,8 @@ def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     The outputs, and what `SFTTrainer.compute_loss` makes of them for entropy and accuracy, after autocast. By hand, as
     above, with one copy and no entropy: 8,800 + 8,000 B. Of preferences see `_logged_pairs`.
     """
-    labels, pairs = spec.logprobs.label_loss, spec.logprobs.pair_loss
-    if pairs is not None and pairs.by_kernel:
+    labels = spec.logprobs.label_loss
+    if _pairs(spec).by_kernel:
         return _logged_pairs(spec, architecture, batch)
     if labels is None:
         return None
@@ -332,18 +329,18 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     copy of it, a copy of its slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
     Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32; with flash-attn's
     loss one, in float32 and in the type of the outputs. Of preferences at once those of gather and of the log-softmax;
-    of a kernel, that of its copy and then of all logits.
+    of a kernel, that of its copy and then of all logits; of flash-attn's loss one as large as its copy.
 
     By hand, 2 rows, C = 10, V = 100, in float32: 2 x 8,000 B; 1 row: 3 x 4,000 B. In place: 24,800 B over 8,800 B kept.
     """
     if (labels := spec.logprobs.label_loss) is not None:
         return logits.in_float32 + (logits.narrow if labels.keeps_copy else logits.in_float32)
-    if _is_at_once(spec):
+    if _pairs(spec).at_once:
         return 2 * logits.scored
-    if _is_by_kernel(spec):
+    if _pairs(spec).by_kernel:
         return logits.whole
     selection = spec.logprobs.selection
-    # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
+    # Gradients in a narrower type than the log-softmax fit into what it frees, row by row; flash-attn's are of all.
     by_row = where(logits.cast_row > 0, 2, larger(logits.rows, 2)) * logits.row
     if selection is None:
         return by_row
@@ -376,10 +373,13 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, 
     product = block(values * sizes.compute) + copied
     made = larger(logits.whole + logits.converted, larger(product, 2 * logits.capped))
     scored = logits.whole + logits.row + logits.cast_row
-    if _is_at_once(spec):
+    if _pairs(spec).at_once:
         scored = logits.whole + copy_bytes(logits) + logits.scored
-    elif _is_by_kernel(spec):
+    elif _pairs(spec).by_kernel:
         scored = logits.whole + copy_bytes(logits)
+    elif _pairs(spec).widens:
+        # The model ends with its own type.
+        made, scored = larger(product, 2 * logits.capped), made
     elif selection is not None:
         scored = _selected_scratch(selection, logits)
     size = made if in_model else larger(made, scored)

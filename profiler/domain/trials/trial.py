@@ -122,6 +122,10 @@ class PairLoss:
     """Whether float32 logits of all rows get one log-softmax, next to which they stay; else see `selection`."""
     by_kernel: bool = False
     """Whether a kernel reads a copy of the slice, and all logits stay until they are logged, the reference's too."""
+    widens: bool = False
+    """Whether flash-attn's loss reads a float32 copy of all logits, which is what stays of them until backward."""
+    has_own_reference: bool = False
+    """Whether the reference is a model of its own with adapters too, and no trainer of KTO has the loss."""
 
 
 CHUNK_TOKENS = 256
@@ -183,6 +187,8 @@ class Logprobs(StrEnum):
     """Those of axolotl 0.18 and 0.19: logits of all tokens at once, whose log-sum-exp is of a kernel."""
     PAIRS_AT_ONCE = "pairs_at_once"
     """Those of LLaMA-Factory 0.9.5: one log-softmax of all tokens, in float32."""
+    PAIRS_WIDENED = "pairs_widened"
+    """DPO of OpenRLHF 0.7 to 0.11: flash-attn's loss of the logits of all tokens in float32."""
 
     @property
     def selection(self) -> Selection | None:
@@ -232,7 +238,12 @@ class Logprobs(StrEnum):
     @property
     def is_of_trl(self) -> bool:
         """Whether a release of trl has it: another program's loss has a closed form alone."""
-        return self.pair_loss is None and self is not Logprobs.NLL_KEPT
+        return self.pair_loss is None and not self.is_of_openrlhf
+
+    @property
+    def is_of_openrlhf(self) -> bool:
+        """Whether it is a loss of OpenRLHF, which trains by DeepSpeed only."""
+        return self in (Logprobs.NLL_KEPT, Logprobs.PAIRS_WIDENED)
 
     def is_of(self, recipe: Recipe) -> bool:
         """Return whether the trainer of a recipe can have it."""
@@ -240,6 +251,8 @@ class Logprobs(StrEnum):
             return self.is_of_completions
         if recipe is Recipe.SFT:
             return self.is_of_labels
+        if recipe is Recipe.KTO and self.pair_loss is not None and self.pair_loss.has_own_reference:
+            return False
         return self.is_of_pairs if recipe in WITH_PROMPTS else self is Logprobs.FUSED
 
 
@@ -255,6 +268,7 @@ _PAIR_LOSSES: Mapping[Logprobs, PairLoss] = {
     Logprobs.PAIRS_OF_COMPLETIONS: PairLoss(of_prompts=False, slices=False),
     Logprobs.PAIRS_OF_ROWS: PairLoss(by_kernel=True),
     Logprobs.PAIRS_AT_ONCE: PairLoss(at_once=True),
+    Logprobs.PAIRS_WIDENED: PairLoss(slices=False, widens=True, has_own_reference=True),
 }
 
 _LABEL_LOSSES: Mapping[Logprobs, LabelLoss] = {
@@ -1138,7 +1152,9 @@ class TrialSpec:
 
         Nor is there one if the reference was computed before.
         """
-        return self.beta != 0.0 and self.tuning is Tuning.FULL and not self.precompute_ref_log_probs
+        pairs = self.logprobs.pair_loss
+        needs_one = self.tuning is Tuning.FULL or (pairs is not None and pairs.has_own_reference)
+        return self.beta != 0.0 and needs_one and not self.precompute_ref_log_probs
 
 
 TRIAL_KEYS = keys_of(TrialSpec)

@@ -342,7 +342,7 @@ def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> All
     """
     sizes, block, vocabulary = element_bytes(spec), block_of(spec), architecture.vocab_size
     pairs = spec.logprobs.pair_loss
-    in_float32 = pairs is not None and pairs.at_once
+    in_float32 = pairs is not None and (pairs.at_once or pairs.widens)
     output: Count = FLOAT32_BYTES if in_float32 else sizes.output
     log_softmax: Count = FLOAT32_BYTES if in_float32 else sizes.log_softmax
     tokens = batch.completion_tokens + (0 if pairs is None or pairs.slices else 1)
@@ -390,6 +390,6 @@ def _logits_text(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> s
     labels, pairs = spec.logprobs.label_loss, spec.logprobs.pair_loss
     if labels is not None or pairs is not None:
         tokens = batch.completion_tokens + 1
-    if labels is not None or (pairs is not None and pairs.at_once):
+    if labels is not None or (pairs is not None and (pairs.at_once or pairs.widens)):
         element = FLOAT32_BYTES
     return f"{batch.rows} x {tokens} x {architecture.vocab_size} x {element} B, ..."

@@ -143,7 +143,9 @@ def _tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Cou
 
 def keeps_reference_model(spec: TrialKeys) -> Flag:
     """Return whether there is a separate reference model (`TrialSpec.keeps_reference_model`, also for columns)."""
-    return both(spec.beta != 0.0, trains_everything(spec) and not spec.precompute_ref_log_probs)
+    pairs = spec.logprobs.pair_loss
+    needs_one = trains_everything(spec) or (pairs is not None and pairs.has_own_reference)
+    return both(spec.beta != 0.0, needs_one and not spec.precompute_ref_log_probs)
 
 
 def reference(spec: TrialKeys, architecture: DecoderShape) -> Term:

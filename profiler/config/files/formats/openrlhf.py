@@ -1,8 +1,8 @@
-"""Names of OpenRLHF (`python -m openrlhf.cli.train_*`): its options of supervised training and of reward models.
+"""Names of OpenRLHF (`python -m openrlhf.cli.train_*`): its options of SFT, DPO and reward models.
 
-Sources: `openrlhf/cli/train_sft.py` and `train_rm.py`, `openrlhf/trainer/sft_trainer.py` and `rm_trainer.py`,
-`openrlhf/models/` and `openrlhf/utils/deepspeed/` of 0.11.2, whose options have groups (`--ds.zero_stage`); and of the
-tags v0.5.2 to v0.9.10 for the names before (`--zero_stage`). From 0.7.0 on the losses are those of 0.11.2.
+Sources: `openrlhf/cli/train_*.py`, `openrlhf/trainer/`, `openrlhf/models/` and `openrlhf/utils/deepspeed/` of 0.11.2,
+whose options have groups (`--ds.zero_stage`); and of the tags v0.5.2 to v0.9.10 for the names before (`--zero_stage`).
+From 0.7.0 on the losses are those of 0.11.2.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,13 @@ from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.notes import Note
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import DistributedType, Lengths, Logprobs
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, DistributedType, Lengths, Logprobs
 
 COMMAND = "openrlhf.cli"
 """The key that names the trainer: the module that is started."""
-_NAME = "OpenRLHF"
-_SFT, _REWARD = "train_sft", "train_rm"
+_NAME, _REENTRANT = "OpenRLHF", "gradient_checkpointing_use_reentrant"
+_SFT, _DPO, _REWARD = "train_sft", "train_dpo", "train_rm"
+_LOSSES: Mapping[object, Logprobs] = {_SFT: Logprobs.NLL_KEPT, _DPO: Logprobs.PAIRS_WIDENED}
 _FEWEST = 2
 """Processes where the launcher leaves their number open: the fewest over which ZeRO shards."""
 
@@ -28,12 +29,12 @@ _EARLIER: Mapping[str, str] = dict(
     model.model_name_or_path=pretrain model.gradient_checkpointing_enable=gradient_checkpointing
     model.gradient_checkpointing_reentrant=gradient_checkpointing_use_reentrant model.aux_loss_coef=aux_loss_coef
     data.max_len=max_len train.micro_batch_size=micro_train_batch_size train.batch_size=train_batch_size
-    train.full_determinism_enable=full_determinism ds.zero_stage=zero_stage ds.adam_offload=adam_offload
+    train.full_determinism_enable=full_determinism ds.zero_stage=zero_stage ds.adam_offload=adam_offload ds.zpg=zpg
     ds.param_dtype=param_dtype ds.attn_implementation=attn_implementation ds.packing_samples=packing_samples
     ds.lora.rank=lora_rank ds.lora.alpha=lora_alpha ds.lora.dropout=lora_dropout ds.lora.target_modules=target_modules
     ds.load_in_4bit=load_in_4bit ds.use_liger_kernel=use_liger_kernel ds.overlap_comm=overlap_comm
-    ds.grad_accum_dtype=grad_accum_dtype ds.zpg=zpg ds.ring_attn_size=ring_attn_size
-    ds.tensor_parallel_size=ds_tensor_parallel_size ds.deepcompile=deepcompile
+    ds.grad_accum_dtype=grad_accum_dtype ds.ring_attn_size=ring_attn_size ref.model_name_or_path=ref_pretrain
+    ds.tensor_parallel_size=ds_tensor_parallel_size ds.deepcompile=deepcompile ref.offload=ref_offload model.beta=beta
     """
     )
 )
@@ -67,27 +68,24 @@ def _passes(stated: Mapping[str, object], rows: object) -> int:
 
 
 def _keys(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return rows, types, attention and checkpointing (`Actor` in `models/actor.py`), and the adapter.
-
-    Packed rows have flash-attn's attention.
-    """
-    stated, is_sft = _earlier(leaves), leaves.get(COMMAND) == _SFT
+    """Return rows, types, attention (flash-attn's of packed rows), checkpointing and adapters (`models/actor.py`)."""
+    stated, trainer = _earlier(leaves), leaves.get(COMMAND)
     attention = str("flash_attention_2" if stated.get("flash_attn") is True else stated.get("attn_implementation"))
     is_flash = attention in ("None", "flash_attention_3") or _is_packed(stated)
-    rank, rows = stated.get("lora_rank"), _or(stated.get("micro_train_batch_size"), 8 if is_sft else 1)
+    rank, rows = stated.get("lora_rank"), _or(stated.get("micro_train_batch_size"), 1 if trainer == _REWARD else 8)
     found: dict[str, object] = {
         "per_device_train_batch_size": rows,
         "gradient_accumulation_steps": _passes(stated, rows),
-        "max_length": _or(stated.get("max_len"), 2048 if is_sft else 512),
+        "max_length": _or(stated.get("max_len"), 2048 if trainer == _SFT else 512),
         "dtype": "bfloat16",
         "bf16": True,
         "attn_implementation": "flash_attention_2" if is_flash else attention,
         "gradient_checkpointing": stated.get("gradient_checkpointing") is True,
         "use_peft": rank not in (None, 0),
+        **({"beta": _or(stated.get("beta"), 0.1)} if trainer == _DPO else {}),
     }
     if found["gradient_checkpointing"]:
-        reentrant = stated.get("gradient_checkpointing_use_reentrant") is True
-        found["gradient_checkpointing_kwargs"] = {"use_reentrant": reentrant}
+        found["gradient_checkpointing_kwargs"] = {"use_reentrant": stated.get(_REENTRANT) is True}
     if found["use_peft"]:
         alpha, dropout = _or(stated.get("lora_alpha"), 16), _or(stated.get("lora_dropout"), 0)
         targets = _or(stated.get("target_modules"), "all-linear")
@@ -96,13 +94,10 @@ def _keys(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the loss, and how DeepSpeed shares (`get_train_ds_config`, whose `auto` is DeepSpeed's default).
-
-    Rows are not padded where they are packed: each is taken to be the longest.
-    """
+    """Return the loss, that packed rows are the longest, and how DeepSpeed shares (`auto` is its default)."""
     stated = _earlier(leaves)
     return {
-        "logprobs": (Logprobs.NLL_KEPT if leaves.get(COMMAND) == _SFT else Logprobs.FUSED).value,
+        "logprobs": _LOSSES.get(leaves.get(COMMAND), Logprobs.FUSED).value,
         "distributed_type": DistributedType.DEEPSPEED.value,
         "zero_stage": _or(stated.get("zero_stage"), 2),
         "offload_optimizer_device": "cpu" if stated.get("adam_offload") is True else "none",
@@ -125,6 +120,10 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     if EXPERTS.search(str(model := stated.get("pretrain"))):
         problem = f"has experts, by its name, and {_NAME} keeps what routers say of each token, without a formula here"
         yield refused("model", model, problem)
+    if (reference := stated.get("ref_pretrain")) not in (None, "", model):
+        yield refused("ref_pretrain", reference, f"is another model than {model}, and may have other sizes")
+    if stated.get("ref_offload") is True and stated.get("zero_stage") == ZERO_OF_WEIGHTS:
+        yield refused("ref_offload", True, "moves shards of the reference to the host, without a formula here")
     yield from only_text("pretrain", _NAME, stated)
 
 
@@ -137,12 +136,14 @@ def _says(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     if not isinstance(leaves.get(PROCESSES), int):
         text = f"num_processes={_FEWEST} (the fewest over which ZeRO shards, as the launcher leaves it open)"
         yield Note(key="num_processes", text=text)
+    if stated.get("ref_offload") is True:
+        yield Note(key="", text="ref_offload=true moves nothing to the host below zero_stage=3")
     if _is_packed(stated):
         yield Note(key="lengths", text=f"each row of a micro-batch has {found['max_length']} tokens (packing_samples)")
-    if leaves.get(COMMAND) == _SFT:
+    if (loss := _LOSSES.get(leaves.get(COMMAND))) is not None:
         since = "" if _has_groups(leaves) else "; before 0.7.0 the loss keeps more of them"
-        text = f"logprobs={Logprobs.NLL_KEPT} (in {_NAME} logits are float32, and stay until the next{since})"
-        yield Note(key="logprobs", text=text)
+        stay = "stay until the next" if loss is Logprobs.NLL_KEPT else "stay until backward"
+        yield Note(key="logprobs", text=f"logprobs={loss} (in {_NAME} logits are float32, and {stay}{since})")
 
 
 _FREE = words(
@@ -161,7 +162,8 @@ _FREE = words(
     learning_rate pretrain_mode l2 adam_betas dataset dataset_probs dataset_split train_split eval_dataset eval_split
     input_key output_key prompt_key chosen_key rejected_key input_template apply_chat_template tokenizer_chat_template
     max_samples multiturn use_wandb wandb_org wandb_group wandb_project wandb_run_name use_tensorboard ring_head_stride
-    value_head_prefix compute_fp32_loss margin_loss loss
+    value_head_prefix compute_fp32_loss margin_loss loss ipo label_smoothing nll_loss_coef model.ipo_enable
+    model.label_smoothing model.nll_loss_coef universal_ckpt
     """
 )
 
@@ -178,7 +180,7 @@ _BY_RULE = words(
     f"""
     micro_train_batch_size train_batch_size max_len zero_stage adam_offload bf16 param_dtype flash_attn
     attn_implementation packing_samples gradient_checkpointing gradient_checkpointing_use_reentrant lora_rank
-    lora_alpha lora_dropout target_modules {PROCESSES}
+    lora_alpha lora_dropout target_modules beta ref_pretrain ref_offload {PROCESSES}
     """
 )
 
@@ -187,11 +189,9 @@ OPENRLHF = Vocabulary(
     names=dict.fromkeys(("pretrain", "model.model_name_or_path"), "model_name_or_path"),
     defaults={"optim": "adamw_torch_fused", "use_liger_kernel": False, "packing": False},
     recipe_key=COMMAND,
-    recipes={_SFT: Recipe.SFT, _REWARD: Recipe.REWARD},
+    recipes={_SFT: Recipe.SFT, _DPO: Recipe.DPO, _REWARD: Recipe.REWARD},
     unread={
-        **dict.fromkeys(
-            words("train_dpo train_kto train_kd train_ppo"), "keeps several models and all of their logits"
-        ),
+        **dict.fromkeys(words("train_kto train_kd train_ppo"), "keeps several models and all of their logits"),
         "train_prm": "makes the logits of all tokens for two labels, without a formula here",
         "train_ppo_ray": "trains and generates in several processes on one GPU, whose sum has no formula here",
     },
