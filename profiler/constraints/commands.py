@@ -85,9 +85,7 @@ SWEEPS = (
         "a sweep runs trl's trainers, and this loss is that of another program",
         "Use `python -m profiler.estimate`, or run the command itself by `python -m profiler.run`.",
     ),
-    _sweep(
-        {"dtype": lambda value: not value.is_of_trl}, "a sweep runs trl's trainers, and no other program's", _NOT_YET
-    ),
+    _sweep({"dtype": lambda value: not value.is_of_todays_trl}, "no trainer of a sweep has such weights", _NOT_YET),
     _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",
@@ -172,6 +170,8 @@ _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in 
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 _BY_FSDP = {"distributed_type": DistributedType.FSDP}
 _PAIRS = one_of(Recipe.DPO, Recipe.KTO)
+_NORMS = Dtype.FLOAT32_NORMS
+_TRAINED_BY = {Dtype.BFLOAT16_LAYERS: "axolotl", _NORMS: "QLoRA of trl 0.14 to 0.25"}
 _FAILS_IN_TORCH = "Set it to false: such trials of trl's trainers fail in torch, in a sweep too."
 
 
@@ -220,10 +220,10 @@ def _sharded(values: Mapping[str, object], hint: Text = _emulate) -> Constraint:
     return _closed_form({**values, "distributed_type": values.get("distributed_type", one_of(*SHARDED))}, problem, hint)
 
 
-def _in_two_types(key: str, value: object) -> Constraint:
-    """Return a constraint of weights of which only layers are in bfloat16."""
-    problem = "has no closed-form estimate together with dtype={spec.dtype}, with which axolotl alone trains"
-    return _closed_form({key: value, "dtype": Dtype.BFLOAT16_LAYERS}, problem, "Use dtype=bfloat16.")
+def _in_two_types(key: str, value: object, dtype: Dtype = Dtype.BFLOAT16_LAYERS) -> Constraint:
+    """Return a constraint of weights in two types."""
+    by = f"has no closed-form estimate together with dtype={dtype}, with which {_TRAINED_BY[dtype]} alone trains"
+    return _closed_form({key: value, "dtype": dtype}, by, "Use dtype=bfloat16.")
 
 
 def _has_sinks(architecture: Architecture) -> bool:
@@ -326,7 +326,10 @@ CLOSED_FORM = (
     _sharded({"logprobs": one_of(*_IN_CHUNKS), "zero_stage": stated}),
     # axolotl has both types in full training with autocast alone, and changes them for FlashAttention.
     _in_two_types("tuning", other_than(Tuning.FULL)),
-    _in_two_types("bf16", False),
+    _in_two_types("tuning", other_than(Tuning.QLORA), _NORMS),
+    _in_two_types("use_liger_kernel", True, _NORMS),
+    replace(_in_two_types("model", anything, _NORMS), model=lambda m: family_of(m.model_type).layers.has_float32_norms),
+    *(_in_two_types("bf16", False, each) for each in _TRAINED_BY),
     _in_two_types("logprobs", other_than(Logprobs.NLL, Logprobs.PAIRS_OF_ROWS)),
     _in_two_types("attn_implementation", Attention.FLASH_ATTENTION_2),
     # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.

@@ -72,7 +72,7 @@ _ENUMERATED = {
 }
 OF_OTHERS = tuple(each for each in Logprobs if not each.is_of_trl)
 """Losses of other programs, which `results/reference/scripts/commands.csv` judges."""
-TYPES_OF_OTHERS = tuple(each for each in Dtype if not each.is_of_trl)
+TYPES_OF_OTHERS = tuple(each for each in Dtype if not each.is_of_todays_trl)
 """Weights of other programs, which it judges too."""
 
 _WIDEN = "Add the value to AXES in maintenance/accuracy/sampling.py, choose a new seed and sample anew."

@@ -35,7 +35,7 @@ VALUES: dict[str, list[Any]] = {
     "lengths": list(Lengths),
     "rollout": list(Rollout),
     "attn_implementation": list(Attention),
-    "dtype": [each for each in Dtype if each.is_of_trl],
+    "dtype": [each for each in Dtype if each.is_of_todays_trl],
     "gpu": ["h100-80gb", "a100-40gb", "rtx-4090-24gb", "b200-180gb"],
 }
 

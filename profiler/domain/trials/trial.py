@@ -348,11 +348,13 @@ class Dtype(StrEnum):
     """32 bits."""
     BFLOAT16_LAYERS = "bfloat16_layers"
     """Full training by axolotl: layers in bfloat16, but their norms, embeddings and the LM head in float32."""
+    FLOAT32_NORMS = "float32_norms"
+    """QLoRA of trl 0.14 to 0.25: norms, biases and adapters in float32, embeddings and the LM head in bfloat16."""
 
     @property
-    def is_of_trl(self) -> bool:
-        """Whether trl's trainers have such weights: those of another program have a closed form alone."""
-        return self is not Dtype.BFLOAT16_LAYERS
+    def is_of_todays_trl(self) -> bool:
+        """Whether a trial can have such weights: those of others have a closed form alone."""
+        return self not in (Dtype.BFLOAT16_LAYERS, Dtype.FLOAT32_NORMS)
 
 
 class Attention(StrEnum):

@@ -33,7 +33,8 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.text import count_text
 from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, TrialSpec, Tuning
 
-_DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4, Dtype.BFLOAT16_LAYERS: 2}
+_DTYPE_BYTES = {**dict.fromkeys(Dtype, 2), Dtype.FLOAT32: 4}
+_HEAD_IN_BFLOAT16 = (Dtype.BFLOAT16, Dtype.FLOAT32_NORMS)
 
 BFLOAT16_BYTES = 2
 FLOAT16_BYTES = 2
@@ -85,7 +86,8 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
     (`MixedPrecisionPolicy.param_dtype`), which is bfloat16. An input of the adapter's type is not
     copied (`_cast_input_dtype` in peft), unless autocast casts it, which it does with each float32 input of a product.
 
-    By hand, float16 under autocast to bfloat16: weight 2, stream 4, compute 2 B.
+    By hand, float16 under autocast to bfloat16: weight 2, stream 4, compute 2 B. So do float32 norms over 4-bit weights
+    (`Dtype.FLOAT32_NORMS`), whose product with the normalised input is float32.
 
     Outputs: FSDP casts them to its `output_dtype`, bfloat16 (`_cast_output_dtype` in torch's `_fsdp_state.py`;
     accelerate's `set_mixed_precision`), and autocast casts the input of a log-softmax to float32. DeepSpeed computes
@@ -108,13 +110,13 @@ def _element_bytes(
     compute = where(autocast, BFLOAT16_BYTES, weight)
     widened_output = where(autocast, FLOAT32_BYTES, weight)
     is_cast = either(
-        both(bf16, holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
+        both(bf16, holds(dtype, lambda dtype: dtype not in _HEAD_IN_BFLOAT16)),
         both(fp16, holds(dtype, lambda dtype: dtype is not Dtype.FLOAT16)),
     )
     is_wide = holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)
     only_layers = holds(dtype, lambda dtype: dtype is Dtype.BFLOAT16_LAYERS)
-    widened = both(is_cast, negated(is_wide))
-    in_bfloat16 = _keeps_bfloat16_adapters(tuning, distributed_type)
+    widened = either(both(is_cast, negated(is_wide)), holds(dtype, lambda dtype: dtype is Dtype.FLOAT32_NORMS))
+    in_bfloat16 = _keeps_bfloat16_adapters(tuning, distributed_type, dtype)
     casts = holds(dtype, lambda dtype: dtype is not (Dtype.BFLOAT16 if in_bfloat16 else Dtype.FLOAT32))
     if not in_bfloat16:
         casts = either(casts, autocast)
@@ -143,8 +145,8 @@ def is_unwrapped(distributed_type: DistributedType) -> bool:
     return distributed_type in SHARDED
 
 
-def _keeps_bfloat16_adapters(tuning: Tuning, distributed_type: DistributedType) -> bool:
-    return tuning is Tuning.QLORA or is_unwrapped(distributed_type)
+def _keeps_bfloat16_adapters(tuning: Tuning, distributed_type: DistributedType, dtype: object) -> bool:
+    return (tuning is Tuning.QLORA and dtype is not Dtype.FLOAT32_NORMS) or is_unwrapped(distributed_type)
 
 
 def has_bfloat16_adapters(spec: TrialKeys) -> bool:
@@ -152,7 +154,7 @@ def has_bfloat16_adapters(spec: TrialKeys) -> bool:
 
     Over 4-bit weights they are kept so, FSDP gathers its float32 shards so, and DeepSpeed casts the whole model.
     """
-    return _keeps_bfloat16_adapters(spec.tuning, spec.distributed_type)
+    return _keeps_bfloat16_adapters(spec.tuning, spec.distributed_type, spec.dtype)
 
 
 def saved_input_bytes(spec: TrialKeys) -> Count:
@@ -224,7 +226,8 @@ def bfloat16_tensors(spec: TrialSpec, architecture: Architecture) -> tuple[Tenso
     weights = spec.dtype is Dtype.BFLOAT16
     if trains_everything(spec):
         return trained_tensors(spec, architecture) if weights else ()
-    adapters = trained_tensors(spec, architecture) if spec.tuning is Tuning.QLORA else ()
+    is_narrow = spec.tuning is Tuning.QLORA and has_bfloat16_adapters(spec)
+    adapters = trained_tensors(spec, architecture) if is_narrow else ()
     head = TensorGroup(shape=(1, architecture.hidden_size), copies=1)
     return adapters if spec.recipe.facts.has_lm_head or not weights else (*adapters, head)
 
