@@ -117,7 +117,7 @@ class Head:
         requests, whole, converted = self._requests, blocks(found.whole), blocks(found.converted)
         requests.set("logits", converted or whole)
         self._cap(found, rows)
-        requests.drop("work")
+        requests.drop("work", *(("casts",) if self._spec.logprobs.ends_autocast else ()))
         if converted:
             requests.replace("logits", whole)
 
@@ -137,8 +137,11 @@ class Head:
     def _select(self, found: AllLogits, rows: Hashable | None) -> None:
         """Compute the log-probability of each token of all logits; with `rows` they are kept for backward."""
         requests, selection = self._requests, self._spec.logprobs.selection
-        row, cast = blocks(found.row), blocks(found.cast_row)
+        row = blocks(found.row)
         kept = "quotient" if rows is None else (rows, "logits")
+        if selection is not None and selection.by_kernel:
+            requests.rename("logits", kept)
+            return
         if self._pairs is not None and selection is None:
             requests.set("work", blocks(copy_bytes(found)) if self._pairs.at_once else NO_BLOCKS)
             requests.set(kept, blocks(found.scored))
@@ -155,7 +158,6 @@ class Head:
             requests.pass_through("work", [row, NO_BLOCKS])
             return
         for number in range(int(found.rows)):
-            requests.set("work", cast)
             if rows is not None:
                 requests.set(kept, times(row, number + 1))
             else:
@@ -226,6 +228,10 @@ class Head:
             self._gradients_of_labels(found, rows)
         elif self._pairs is not None and selection is None:
             self._gradients_at_once(found, rows)
+        elif selection is not None and selection.by_kernel:
+            requests.set("gradients", blocks(found.scored))
+            requests.drop((rows, "logits"))
+            self._gradients_of_quotient(found)
         elif selection is not None and found.is_float32:
             self._gradients_of_sums(found, rows)
         else:
@@ -316,11 +322,8 @@ class Head:
         one = blocks(found.scored // int(found.rows))
         for number in range(int(found.rows)):
             requests.set("gradient of gather", row)
-            if found.cast_row:
-                requests.set("wide gradient", row)
-                requests.drop("gradient of gather")
             requests.set("gradients of rows", times(one, number + 1))
-            requests.drop("gradient of gather", "wide gradient")
+            requests.drop("gradient of gather")
             requests.set((rows, "logits"), times(row, int(found.rows) - number - 1))
         requests.set("gradients", blocks(found.scored))
         requests.drop("gradients of rows")

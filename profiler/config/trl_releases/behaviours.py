@@ -178,8 +178,8 @@ LOGPROBS: tuple[LogprobsRow, ...] = (
     ),
     _logprobs(
         "1.14",
-        Logprobs.FULL,
-        f"{_TRAINER}, 1.14.0; kernels/logprob_entropy.py keeps logits and makes one gradient: as much as 0.14",
+        Logprobs.SELECTIVE_KERNEL,
+        f"{_TRAINER}, 1.14.0; kernels/logprob_entropy.py keeps logits and makes one gradient of them",
     ),
 )
 """Read in `GRPOTrainer` and `RLOOTrainer`, which are alike; 1.15.0 has `add_fused_lm_head`.

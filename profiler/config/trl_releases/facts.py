@@ -349,10 +349,9 @@ class Described:
         known = find_builtin(str(self.point.get("model")))
         narrows = known is not None and family_of(str(known.config["model_type"])).layers.has_float32_norms
         others = self.point.get("use_liger_kernel") is True or self.is_sharded or narrows
-        is_cast = self.point.get("bf16") is True and self.point.get("dtype") in (None, Dtype.BFLOAT16)
         runs = self.point.get("recipe") not in GENERATING or self.point.get("use_vllm") is True
         is_left = not of_peft and self.job.get(IS_WRAPPED) is True
-        applies = self.point.get("tuning") == Tuning.QLORA and is_cast and runs
+        applies = self.point.get("tuning") == Tuning.QLORA and self.point.get("bf16") is True and runs
         return Dtype.FLOAT32_NORMS.value if applies and not others and not is_left else None
 
     @property

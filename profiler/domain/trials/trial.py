@@ -77,6 +77,8 @@ class Selection:
     """Whether the logits before the division stay until the end of forward."""
     divides: bool = True
     """Whether logits are divided at all, and the entropy is computed of what is selected."""
+    by_kernel: bool = False
+    """Whether a kernel reads the logits, makes nothing as wide as they are, and one gradient of them in backward."""
 
     @property
     def keeps_whole(self) -> bool:
@@ -159,6 +161,8 @@ class Logprobs(StrEnum):
     """trl 1.0: as `selective`, with logits divided in place of a slice, which backward copies."""
     SELECTIVE_KEPT = "selective_kept"
     """trl 1.10: as `selective`, and the logits before the division stay until the end of forward."""
+    SELECTIVE_KERNEL = "selective_kernel"
+    """trl 1.14: logits of all rows at once, of which a kernel makes log-probabilities and one gradient."""
     NLL = "nll"
     """SFT of trl 0.14: transformers' loss of the logits of all tokens at once."""
     NLL_ACCURACY = "nll_accuracy"
@@ -198,6 +202,25 @@ class Logprobs(StrEnum):
     def pair_loss(self) -> PairLoss | None:
         """What is done with the logits of preferences; None if the loss is not one of them, or has a fused head."""
         return _PAIR_LOSSES.get(self)
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether a loss of preferences takes one log-softmax of all logits."""
+        return self.pair_loss is not None and self.pair_loss.at_once
+
+    @property
+    def copies_for_kernel(self) -> bool:
+        """Whether a kernel of axolotl takes the log-probabilities of preferences."""
+        return self.pair_loss is not None and self.pair_loss.by_kernel
+
+    @property
+    def ends_autocast(self) -> bool:
+        """Whether log-probabilities are of the outputs of the model, in whose forward alone there is autocast.
+
+        Up to 1.14 trl computes those of completions so, and autocast has let go of its copies by then. Of its losses of
+        preferences other programs' formulas count them to the end.
+        """
+        return self is Logprobs.FULL or (self.selection is not None and self.pair_loss is None)
 
     @property
     def label_loss(self) -> LabelLoss | None:
@@ -248,6 +271,7 @@ _SELECTIONS: Mapping[Logprobs, Selection] = {
     Logprobs.SELECTIVE_ROW_ENTROPY: Selection(entropy_by_row=True),
     Logprobs.SELECTIVE_IN_PLACE: Selection(in_place=True),
     Logprobs.SELECTIVE_KEPT: Selection(keeps_outputs=True),
+    Logprobs.SELECTIVE_KERNEL: Selection(divides=False, by_kernel=True),
     Logprobs.PAIRS_OF_COMPLETIONS: Selection(divides=False),
 }
 

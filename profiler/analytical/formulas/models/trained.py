@@ -61,8 +61,6 @@ class ElementBytes:
 
     Not under FSDP 2 and DeepSpeed, whose models accelerate does not wrap.
     """
-    log_softmax: Count
-    """Log-softmax of all logits: float32 wherever autocast is on, which it is not with DeepSpeed."""
     autocast_casts: Flag
     """Whether autocast copies the weights of layers, because they are not in its compute type."""
     casts_inputs: Flag
@@ -90,8 +88,8 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
     (`Dtype.FLOAT32_NORMS`), whose product with the normalised input is float32.
 
     Outputs: FSDP casts them to its `output_dtype`, bfloat16 (`_cast_output_dtype` in torch's `_fsdp_state.py`;
-    accelerate's `set_mixed_precision`), and autocast casts the input of a log-softmax to float32. DeepSpeed computes
-    in bfloat16 without autocast (`native_amp` of accelerate's `Accelerator`).
+    accelerate's `set_mixed_precision`), and DeepSpeed computes in bfloat16 without autocast (`native_amp` of
+    accelerate's `Accelerator`). A log-softmax of all logits has their type, because trl makes it outside of autocast.
 
     Source of what is cached: `cached_cast` in `aten/src/ATen/autocast_mode.cpp` (float32 leaves that require a
     gradient).
@@ -132,7 +130,6 @@ def _element_bytes(
         compute=compute,
         adapter=BFLOAT16_BYTES if in_bfloat16 else FLOAT32_BYTES,
         output=compute if is_unwrapped(distributed_type) else widened_output,
-        log_softmax=compute if distributed_type is DistributedType.DEEPSPEED else widened_output,
     )
 
 
@@ -320,9 +317,7 @@ class AllLogits:
     converted: Count
     """The logits in the compute type; 0 if it is that of the outputs."""
     row: Count
-    """The log-softmax of one row, [C, V], in its own type."""
-    cast_row: Count
-    """The logits of one row in the type of the log-softmax; 0 if it is their own."""
+    """The log-softmax of one row, [C, V], in the type of the outputs."""
     in_float32: Count
     """The logits in float32, in which transformers computes a loss of labels."""
     is_float32: Flag
@@ -331,6 +326,11 @@ class AllLogits:
     """What the hyperbolic tangent that caps logits keeps until backward, in the compute type; 0 without one."""
     words: Words
     """The largest of them."""
+
+    @property
+    def product(self) -> Count:
+        """The logits as the head returns them, before accelerate widens them."""
+        return where(self.converted > 0, self.converted, self.whole)
 
     @property
     def narrow(self) -> Count:
@@ -347,17 +347,15 @@ def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> All
     pairs = spec.logprobs.pair_loss
     in_float32 = pairs is not None and pairs.at_once
     output: Count = FLOAT32_BYTES if in_float32 else sizes.output
-    log_softmax: Count = FLOAT32_BYTES if in_float32 else sizes.log_softmax
     tokens = batch.completion_tokens + (0 if pairs is None or pairs.slices else 1)
     whole = batch.rows * (batch.completion_tokens + 1) * vocabulary
-    row = block(tokens * vocabulary * log_softmax)
+    row = block(tokens * vocabulary * output)
     return AllLogits(
         rows=batch.rows,
         whole=block(whole * output),
         scored=block(batch.rows * tokens * vocabulary * output),
         converted=where(output != sizes.compute, block(whole * sizes.compute), 0),
         row=row,
-        cast_row=where(output < log_softmax, row, 0),
         in_float32=block(whole * FLOAT32_BYTES),
         is_float32=output == FLOAT32_BYTES,
         capped=block(whole * sizes.compute) if layers_of(architecture).caps_logits else 0,
