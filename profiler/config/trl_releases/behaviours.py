@@ -382,8 +382,6 @@ UNCOUNTED: tuple[Uncounted, ...] = (
     _uncounted("0.14 to 0.25", _is_narrow_qlora, _FLOAT32_NORMS, _PREPARES, _SFT),
     _uncounted("0.14 to 0.21", _is_narrow_qlora, "adapters in float32", f"{_TRAINER}, v0.21.0, get_peft_model", _GRPO),
     _uncounted("0.14 to 0.18", _is_whole_under_zero, _WHOLE, f"{_TRAINER}, v0.14.0 to v0.18.2, {_ASKS_FIRST}", _GRPO),
-    _uncounted(f"0.27 to {NEWEST}", lambda it: it.shards_copy, COPIED_ADAPTERS, _COPIES, _GRPO, _RLOO),
-    _uncounted(f"1.15 to {NEWEST}", lambda it: it.shards_copy, COPIED_ADAPTERS, _COPIES, Recipe.DPO, Recipe.KTO),
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted("0.23 to 1.14", _is_dft, _DFT_LOGITS, f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss", _SFT),

@@ -325,15 +325,6 @@ class Described:
     @property
     def copies_adapters(self) -> bool:
         """Whether the trainer gets adapters, of which it keeps a copy as reference in releases that do so."""
-        return self._wraps and not self.is_sharded
-
-    @property
-    def shards_copy(self) -> bool:
-        """Whether FSDP or DeepSpeed shards such a copy."""
-        return self._wraps and self.is_sharded
-
-    @property
-    def _wraps(self) -> bool:
         return self.job.get(IS_WRAPPED) is True and self.has_adapted_reference
 
     def float32_norms(self, *, of_peft: bool = True) -> str | None:
