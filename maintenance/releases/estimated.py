@@ -60,6 +60,6 @@ def estimated_bytes(run: Run) -> int | None:
         found = estimate(read())
         if (first, second) < _ASKS_FOR_FLOAT32 and found.keys["dtype"] == Dtype.FLOAT32:
             found = estimate(read(dtype=Dtype.BFLOAT16.value))
-        return found.peak_allocated_bytes
     except UsageError:
         return None
+    return found.peak_allocated_bytes

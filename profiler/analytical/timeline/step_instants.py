@@ -31,6 +31,7 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.models.weights import (
     autocast_cache_bytes,
     autocast_scoring_bytes,
+    ends_autocast,
     head_cast_bytes,
     keeps_reference_model,
     reward_models,
@@ -287,7 +288,7 @@ def scored_without_gradient(
     if spec.logprobs is Logprobs.SLICED:
         batch, alone = one_row(batch), True
     casts = where(either(adapted, keeps_casts), autocast_scoring_bytes(spec, architecture), 0)
-    ends_autocast, under = spec.logprobs.ends_autocast, added(persistent, {Category.ACTIVATIONS: Term(casts)})
+    is_over, under = ends_autocast(spec), added(persistent, {Category.ACTIVATIONS: Term(casts)})
 
     def layer(rows: Batch) -> Terms:
         more: Terms = {
@@ -300,7 +301,6 @@ def scored_without_gradient(
     head, in_model = (
         head_categories(score_scratch(spec, architecture, batch, in_model=inside)) for inside in (False, True)
     )
-    is_after = spec.logprobs.pair_loss is not None
     tower = without_gradient(
         spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.mixed_precision
     )
@@ -312,14 +312,14 @@ def scored_without_gradient(
         *((name, more, happens) for name, more in tower.items()),
         (InstantName.SCORE_LAYER, layer(batch), happens),
         (InstantName.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
-        (InstantName.SCORE_HEAD, in_model if is_after or ends_autocast else head, happens),
-        *(((InstantName.SCORE_LOSS, head, happens),) if is_after else ()),
+        (InstantName.SCORE_HEAD, in_model if is_over or spec.logprobs.pair_loss else head, happens),
+        *(((InstantName.SCORE_LOSS, head, happens),) if spec.logprobs.pair_loss else ()),
     )
     found = tuple(
         Instant(phase=Phase.SCORE, name=name, terms=added(under, more), happens=is_there)
         for name, more, is_there in instants
     )
-    return (*found, replace(found[-1], terms=added(persistent, head))) if ends_autocast else found
+    return (*found, replace(found[-1], terms=added(persistent, head))) if is_over else found
 
 
 def layer_without_gradient(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag) -> Term:

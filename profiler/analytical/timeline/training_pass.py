@@ -25,7 +25,7 @@ from profiler.analytical.formulas.models.trained import (
     layer_gradients_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.models.weights import autocast_more_bytes, autocast_saved_bytes
+from profiler.analytical.formulas.models.weights import autocast_more_bytes, autocast_saved_bytes, ends_autocast
 from profiler.analytical.formulas.sizes.quantities import (
     Count,
     Flag,
@@ -236,9 +236,9 @@ def _pass(
     in_layer, at_head = (Term(autocast_more_bytes(spec, architecture, in_layer=there)) for there in (True, False))
     last_layer, waiting = layer_backward(spec, architecture, batch), gradients.of_tied_head(spec, architecture)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
-    logged, ends_autocast = logging_scratch(spec, architecture, batch), spec.logprobs.ends_autocast
+    logged, is_over = logging_scratch(spec, architecture, batch), ends_autocast(spec)
     in_model: list[Terms] = [{Category.ACTIVATIONS: each[Category.ACTIVATIONS]} for each in (kept, scratch)]
-    if ends_autocast:  # so that what it keeps is next to the product alone
+    if is_over:  # what autocast keeps is next to the product alone then
         product = Term(all_logits(spec, architecture, batch).product)
         in_model.append({Category.ACTIVATIONS: at_head, Category.LOGITS: product})
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
@@ -260,7 +260,7 @@ def _pass(
             held_in_forward(spec, architecture, batch),
             embedded_inputs(spec, architecture, batch),
         ),
-        InstantName.FORWARD_HEAD: added(saved, {} if ends_autocast else {Category.ACTIVATIONS: at_head}, scratch),
+        InstantName.FORWARD_HEAD: added(saved, {} if is_over else {Category.ACTIVATIONS: at_head}, scratch),
         **({} if logged is None else {InstantName.LOGGING: added(saved, {Category.LOGITS: logged})}),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
         InstantName.BACKWARD_NORM: added(in_backward, norm, of_norm),
@@ -283,7 +283,7 @@ def _pass(
     at_inputs = ((InstantName.BACKWARD_INPUTS, added(until_the_end, more)) for more in of_inputs)
     named = (
         *((name, added(until_the_end, until_the_first, more)) for name, more in others),
-        *(((InstantName.FORWARD_HEAD, added(layers, of_norm, *in_model)),) if ends_autocast else ()),
+        *(((InstantName.FORWARD_HEAD, added(layers, of_norm, *in_model)),) if is_over else ()),
         *found.items(),
         *at_inputs,
     )

@@ -19,6 +19,7 @@ from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
     has_bfloat16_adapters,
+    is_unwrapped,
     lora_rank,
     outer_text,
     tensors_bytes,
@@ -268,6 +269,14 @@ def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
         copies = autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
         return where(element_bytes(spec).caches_head, copies, 0)
     return _adapter_casts(spec, architecture)
+
+
+def ends_autocast(spec: TrialKeys) -> bool:
+    """Return whether log-probabilities are made after autocast, which is around the model's forward alone.
+
+    Models that FSDP and DeepSpeed shard have no autocast.
+    """
+    return spec.logprobs.ends_autocast and not is_unwrapped(spec.distributed_type)
 
 
 def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
