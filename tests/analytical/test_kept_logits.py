@@ -158,7 +158,7 @@ _LAYERS, _HEAD = 24 * (896 * (896 + 128 + 128 + 896) + 3 * 896 * 4864) * 2, VOCA
 """What autocast makes of float32 weights of layers, and of the head, in bfloat16."""
 
 
-@pytest.mark.parametrize("logprobs", ["full", "selective", "selective_kernel"])
+@pytest.mark.parametrize("logprobs", ["selective", "selective_in_place", "selective_kernel"])
 def test_autocast_ends_before_log_probabilities_are_made(logprobs):
     of = {
         dtype: [sizes for _, name, sizes in _instants(**_COMPLETIONS, logprobs=logprobs, dtype=dtype)

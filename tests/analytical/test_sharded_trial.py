@@ -586,7 +586,7 @@ def test_every_number_has_a_short_form(spec):
     assert_each_number_has_a_short_form(spec)
 
 
-@pytest.mark.parametrize("logprobs", ["full", "selective"])
+@pytest.mark.parametrize("logprobs", ["selective", "selective_kept"])
 def test_log_probabilities_have_the_type_of_the_outputs(logprobs):
     """trl makes them outside of autocast, and FSDP returns bfloat16."""
     keys = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 16, "lengths": "forced"}

@@ -139,11 +139,8 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
         return (2 if labels.keeps_copy else 3) * logits.in_float32 + logits.narrow + copies + logits.capped
     if spec.logprobs.is_at_once or spec.logprobs.copies_for_kernel:
         own = waiting_logits(spec, architecture, batch) + logits.whole + logits.converted
-        return (
-            own
-            + (3 if spec.logprobs.is_at_once else 2) * logits.scored
-            + where(logits.converted > 0, 2, 1) * logits.capped
-        )
+        scored = (3 if spec.logprobs.is_at_once else 2) * logits.scored
+        return own + scored + where(logits.converted > 0, 2, 1) * logits.capped
     found = 2 * logits.whole + logits.converted + logits.rows * logits.row
     found = found + where(logits.converted > 0, 2, 1) * logits.capped
     if selection is None or selection.by_kernel:  # whose gradient is as large as the log-softmaxes
@@ -156,7 +153,8 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile. Scores: the last hidden states, if another type of them is kept.
-    Full: the logits of C + 1 positions of all rows until the last log-softmax; of preferences at once, and their copy.
+    Full: the logits of C + 1 positions of all rows until the log-softmax of the last row, and the copy of a row that is
+    cast for it; of preferences at once, of all rows.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
@@ -168,7 +166,7 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return HeadBytes(logits=chunked_forward(spec, architecture, batch), activations=_all_hidden(hidden))
     if spec.logprobs.makes_all_logits:
         logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
-        full = logits.whole + (copy_bytes(logits) if spec.logprobs.is_at_once else 0)
+        full = logits.whole + (copy_bytes(logits) if spec.logprobs.is_at_once else logits.cast_row)
         entropy = entropy_bytes(spec, architecture, batch)
         scratch = full if selection is None else _selective_scratch(selection, logits, entropy)
         return HeadBytes(logits=Term(scratch, logits.words), activations=_all_hidden(hidden))
@@ -339,7 +337,8 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     if spec.logprobs.copies_for_kernel:
         return logits.whole
     selection = spec.logprobs.selection
-    by_row = larger(logits.rows, 2) * logits.row
+    # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
+    by_row = where(logits.cast_row > 0, 2, larger(logits.rows, 2)) * logits.row
     if selection is None:
         return by_row
     if selection.by_kernel:
@@ -372,7 +371,7 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, 
     copied = where(both(trains_everything(spec), sizes.caches_head), 0, head_copy_bytes(spec, architecture))
     product = block(values * sizes.compute) + copied
     made = larger(logits.whole + logits.converted, larger(product, 2 * logits.capped))
-    scored = logits.whole + logits.row
+    scored = logits.whole + logits.row + logits.cast_row
     if spec.logprobs.is_at_once:
         scored = logits.whole + copy_bytes(logits) + logits.scored
     elif spec.logprobs.copies_for_kernel:

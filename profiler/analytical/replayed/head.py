@@ -137,7 +137,7 @@ class Head:
     def _select(self, found: AllLogits, rows: Hashable | None) -> None:
         """Compute the log-probability of each token of all logits; with `rows` they are kept for backward."""
         requests, selection = self._requests, self._spec.logprobs.selection
-        row = blocks(found.row)
+        row, cast = blocks(found.row), blocks(found.cast_row)
         kept = "quotient" if rows is None else (rows, "logits")
         if selection is not None and selection.by_kernel:
             requests.rename("logits", kept)
@@ -158,6 +158,7 @@ class Head:
             requests.pass_through("work", [row, NO_BLOCKS])
             return
         for number in range(int(found.rows)):
+            requests.set("work", cast)
             if rows is not None:
                 requests.set(kept, times(row, number + 1))
             else:
@@ -322,8 +323,11 @@ class Head:
         one = blocks(found.scored // int(found.rows))
         for number in range(int(found.rows)):
             requests.set("gradient of gather", row)
+            if found.cast_row:
+                requests.set("wide gradient", row)
+                requests.drop("gradient of gather")
             requests.set("gradients of rows", times(one, number + 1))
-            requests.drop("gradient of gather")
+            requests.drop("gradient of gather", "wide gradient")
             requests.set((rows, "logits"), times(row, int(found.rows) - number - 1))
         requests.set("gradients", blocks(found.scored))
         requests.drop("gradients of rows")

@@ -148,7 +148,7 @@ class Logprobs(StrEnum):
     FUSED = "fused"
     """trl today: a fused, chunked LM head over the scored positions."""
     FULL = "full"
-    """trl 0.14.0: logits of all rows at once, log-softmax row by row."""
+    """trl 0.14.0: logits of all rows at once, log-softmax row by row (here under autocast)."""
     SLICED = "sliced"
     """The forward in slices of one row, one backward over all."""
     MINIBATCH = "minibatch"
@@ -217,10 +217,10 @@ class Logprobs(StrEnum):
     def ends_autocast(self) -> bool:
         """Whether log-probabilities are of the outputs of the model, in whose forward alone there is autocast.
 
-        Up to 1.14 trl computes those of completions so, and autocast has let go of its copies by then. Of its losses of
-        preferences other programs' formulas count them to the end.
+        Up to 1.14 trl computes those of completions so, and autocast has let go of its copies by then. The trial's
+        trainer has `full` under autocast, as kept trials ran it; losses of preferences are counted as if they were.
         """
-        return self is Logprobs.FULL or (self.selection is not None and self.pair_loss is None)
+        return self.selection is not None and self.pair_loss is None
 
     @property
     def label_loss(self) -> LabelLoss | None:

@@ -34,7 +34,6 @@ from profiler.domain.text import count_text
 from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, TrialSpec, Tuning
 
 _DTYPE_BYTES = {**dict.fromkeys(Dtype, 2), Dtype.FLOAT32: 4}
-_HEAD_IN_BFLOAT16 = (Dtype.BFLOAT16, Dtype.FLOAT32_NORMS)
 
 BFLOAT16_BYTES = 2
 FLOAT16_BYTES = 2
@@ -61,6 +60,8 @@ class ElementBytes:
 
     Not under FSDP 2 and DeepSpeed, whose models accelerate does not wrap.
     """
+    log_softmax: Count
+    """Log-softmax of all logits under autocast (`logprobs=full`); DeepSpeed has none."""
     autocast_casts: Flag
     """Whether autocast copies the weights of layers, because they are not in its compute type."""
     casts_inputs: Flag
@@ -84,12 +85,11 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
     (`MixedPrecisionPolicy.param_dtype`), which is bfloat16. An input of the adapter's type is not
     copied (`_cast_input_dtype` in peft), unless autocast casts it, which it does with each float32 input of a product.
 
-    By hand, float16 under autocast to bfloat16: weight 2, stream 4, compute 2 B. So do float32 norms over 4-bit weights
-    (`Dtype.FLOAT32_NORMS`), whose product with the normalised input is float32.
+    By hand, float16 under autocast to bfloat16: weight 2, stream 4, compute 2 B, and so next to float32 norms.
 
     Outputs: FSDP casts them to its `output_dtype`, bfloat16 (`_cast_output_dtype` in torch's `_fsdp_state.py`;
     accelerate's `set_mixed_precision`), and DeepSpeed computes in bfloat16 without autocast (`native_amp` of
-    accelerate's `Accelerator`). A log-softmax of all logits has their type, because trl makes it outside of autocast.
+    accelerate's `Accelerator`). A log-softmax of all logits has their type, unless it is made under autocast.
 
     Source of what is cached: `cached_cast` in `aten/src/ATen/autocast_mode.cpp` (float32 leaves that require a
     gradient).
@@ -108,7 +108,7 @@ def _element_bytes(
     compute = where(autocast, BFLOAT16_BYTES, weight)
     widened_output = where(autocast, FLOAT32_BYTES, weight)
     is_cast = either(
-        both(bf16, holds(dtype, lambda dtype: dtype not in _HEAD_IN_BFLOAT16)),
+        both(bf16, holds(dtype, lambda dtype: dtype not in (Dtype.BFLOAT16, Dtype.FLOAT32_NORMS))),
         both(fp16, holds(dtype, lambda dtype: dtype is not Dtype.FLOAT16)),
     )
     is_wide = holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)
@@ -130,6 +130,7 @@ def _element_bytes(
         compute=compute,
         adapter=BFLOAT16_BYTES if in_bfloat16 else FLOAT32_BYTES,
         output=compute if is_unwrapped(distributed_type) else widened_output,
+        log_softmax=compute if distributed_type is DistributedType.DEEPSPEED else widened_output,
     )
 
 
@@ -317,7 +318,9 @@ class AllLogits:
     converted: Count
     """The logits in the compute type; 0 if it is that of the outputs."""
     row: Count
-    """The log-softmax of one row, [C, V], in the type of the outputs."""
+    """The log-softmax of one row, [C, V], in its own type."""
+    cast_row: Count
+    """The logits of one row in the type of the log-softmax; 0 if it is their own."""
     in_float32: Count
     """The logits in float32, in which transformers computes a loss of labels."""
     is_float32: Flag
@@ -349,13 +352,15 @@ def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> All
     output: Count = FLOAT32_BYTES if in_float32 else sizes.output
     tokens = batch.completion_tokens + (0 if pairs is None or pairs.slices else 1)
     whole = batch.rows * (batch.completion_tokens + 1) * vocabulary
-    row = block(tokens * vocabulary * output)
+    log_softmax = output if in_float32 or spec.logprobs.ends_autocast else sizes.log_softmax
+    row = block(tokens * vocabulary * log_softmax)
     return AllLogits(
         rows=batch.rows,
         whole=block(whole * output),
         scored=block(batch.rows * tokens * vocabulary * output),
         converted=where(output != sizes.compute, block(whole * sizes.compute), 0),
         row=row,
+        cast_row=where(output < log_softmax, row, 0),
         in_float32=block(whole * FLOAT32_BYTES),
         is_float32=output == FLOAT32_BYTES,
         capped=block(whole * sizes.compute) if layers_of(architecture).caps_logits else 0,

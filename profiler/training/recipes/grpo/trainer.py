@@ -9,6 +9,7 @@ those of transformers are in `announced_steps.py`.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -138,8 +139,7 @@ def _selected(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows).squeeze(-1)
 
 
-_NO_TOKEN = -1
-"""The end of a sequence while rows are generated: a random model samples the real id by accident."""
+_NO_TOKEN = -1  # The end of a sequence while rows are generated: a random model samples the real id by accident.
 
 
 def shuffled_rows(lengths: RowLengths, generation: int, rows: int) -> list[int]:
@@ -285,8 +285,8 @@ class ProfiledGeneration(AnnouncedSteps):
             rows = batch_size or input_ids.shape[0]
             parts = zip(input_ids.split(rows), attention_mask.split(rows), strict=True)
             keys = (logits_to_keep, kwargs.get("compute_entropy", False))
-            # Under no autocast but that of the model's forward, as in trl. Entropies are only logged.
-            logps = torch.cat([self._of_all_logits(model, *part, *keys) for part in parts])
+            with nullcontext() if self._spec.logprobs.ends_autocast else self.accelerator.autocast():
+                logps = torch.cat([self._of_all_logits(model, *part, *keys) for part in parts])
             return logps, torch.zeros_like(logps, requires_grad=False), None
         if self._spec.logprobs is Logprobs.SLICED:
             batch_size = 1
