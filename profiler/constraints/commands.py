@@ -317,6 +317,7 @@ CLOSED_FORM = (
     # The policy, which is not sharded before training, is on the host, and its token ids are not.
     _sharded({"precompute_ref_log_probs": True, "tuning": other_than(Tuning.FULL), **_BY_FSDP}, _FAILS_IN_TORCH),
     _sharded({"recipe": Recipe.REWARD, **_BY_FSDP, "fsdp_version": anything}),
+    _sharded({"ref_adapter": True, "zero_stage": ZERO_OF_WEIGHTS}),
     _sharded({"dtype": _NOT_BFLOAT16, "distributed_type": DistributedType.DEEPSPEED}),
     _in_two_types("distributed_type", DistributedType.FSDP),
     _sharded({"bf16": False}),

@@ -190,6 +190,7 @@ RARE: Sequence[Values] = (
     {"cp_size": 3, **_FSDP},
     {"fsdp_version": 1, "fsdp_offload_params": True, "dtype": "float32", **_FSDP},
     {"offload_optimizer_device": "cpu", "offload_param_device": "cpu", "zero_stage": 0, "optim": "sgd", **_DEEPSPEED},
+    {"tuning": "lora", "zero_stage": 3, "ref_adapter": True, "beta": 0.1, **_DEEPSPEED},
     {"tuning": "qlora", "zero_stage": 3, "reward_models": ["qwen2.5-0.5b"], **_DEEPSPEED},
     {"vllm_tensor_parallel_size": 4, "use_vllm": True, "num_processes": 4, "distributed_type": "multi_gpu"},
     {

@@ -328,3 +328,6 @@ def test_adapters_of_a_wrapped_model_are_copied_as_reference(tmp_path, kind, sta
         assert "copied adapters" not in " ".join(answer([*asked, "ref_adapter=false"]).split())
         shards = " ".join(answer([*asked, "num_processes=2", "distributed_type=deepspeed", "zero_stage=2"]).split())
         assert ("ref_adapter=true (a frozen copy of the adapters as reference" in shards) is may_be, shards
+        if kind in ("GRPO", "RLOO"):  # whose adapters have a formula with ZeRO-3
+            wide = " ".join(answer([*asked, "num_processes=2", "distributed_type=deepspeed", "zero_stage=3"]).split())
+            assert ("both in float32 under ZeRO-3" in wide) is may_be, wide

@@ -28,6 +28,7 @@ QWEN = "Qwen/Qwen2.5-0.5B-Instruct"
 ROWS = {"max_completion_length": 64}
 ADAPTER = {"adapter": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_linear": True}
 ZERO_2 = {"deepspeed": "deepspeed_configs/zero2.json"}
+ZERO_3 = {"deepspeed": "deepspeed_configs/zero3_bf16.json"}
 LEAST = {
     "llama_factory": {"model_name_or_path": QWEN, "stage": "sft", "do_train": True, "template": "qwen", "bf16": True},
     "ms_swift": {"model": QWEN, "train_type": "lora", "max_length": 1024},
@@ -523,12 +524,19 @@ def test_what_is_not_counted_is_named(tmp_path, name, changed, note):
         ({**ADAPTER, "rl_beta": 0.1}, True),
         ({**ADAPTER, "trl": {"beta": 0.1, **ROWS}}, True),
         ({**ADAPTER, "rl_beta": 0.1, **ZERO_2}, True),
+        ({**ADAPTER, "rl_beta": 0.1, **ZERO_3}, False),
     ],
 )
 def test_axolotl_copies_adapters_for_a_reference_only(tmp_path, changed, is_copied):
     said_of_it = _said(tmp_path, "axolotl grpo", **changed)
     assert said_of_it.trial is not None
     assert said_of_it.trial["ref_adapter"] is is_copied
+
+
+def test_a_copy_that_stays_in_float32_is_named_for_a_reference_only(tmp_path):
+    for beta, is_named in ((0.1, True), (0.0, False)):
+        found = _said(tmp_path, "axolotl grpo", **ADAPTER, rl_beta=beta, **ZERO_3)
+        assert ("copy of the adapters as reference" in found.notes) is is_named
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,7 @@ def _unless(is_liger: Callable[[Described], bool], logprobs: Logprobs, it: Descr
     return None if is_liger(it) else logprobs.value
 
 
+_WIDE_COPY = f"{COPIED_ADAPTERS}, both in float32 under ZeRO-3"
 _SAVED_BY = f"{COPIED_ADAPTERS}; a trainer that gets peft_config needs none"
 _COPIES = 'v0.27.0, v0.29.0 and v1.2.0 of the trainers, model.add_adapter("ref", default_config)'
 _FLOAT32_NORMS = "norms and adapters over weights in 4 bits in float32"
@@ -371,8 +372,7 @@ def _uncounted(
     )
 
 
-_LIGER = "that Liger computes the loss"
-_WHOLE = "a reference model with LoRA under ZeRO-3"
+_LIGER, _WHOLE = "that Liger computes the loss", "a reference model with LoRA under ZeRO-3"
 _ASKS_FIRST = "is_deepspeed_zero3_enabled; v0.19.0 asks for the adapter first"
 _DFT_LOGITS = "the logits of all tokens, and their gradients, with loss_type=dft"
 
@@ -382,6 +382,7 @@ UNCOUNTED: tuple[Uncounted, ...] = (
     _uncounted("0.14 to 0.25", _is_narrow_qlora, _FLOAT32_NORMS, _PREPARES, _SFT),
     _uncounted("0.14 to 0.21", _is_narrow_qlora, "adapters in float32", f"{_TRAINER}, v0.21.0, get_peft_model", _GRPO),
     _uncounted("0.14 to 0.18", _is_whole_under_zero, _WHOLE, f"{_TRAINER}, v0.14.0 to v0.18.2, {_ASKS_FIRST}", _GRPO),
+    _uncounted(f"0.27 to {NEWEST}", lambda it: it.copies_wide_adapters, _WIDE_COPY, _COPIES, _GRPO, _RLOO),
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted("0.23 to 1.14", _is_dft, _DFT_LOGITS, f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss", _SFT),

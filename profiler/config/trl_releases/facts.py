@@ -16,7 +16,7 @@ from profiler.domain.architectures.families import family_of
 from profiler.domain.errors import Fault
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import SHARDED, Dtype, Tuning
+from profiler.domain.trials.trial import SHARDED, ZERO_OF_WEIGHTS, Dtype, Tuning
 
 RELEASES = (
     *(f"0.{number}" for number in range(14, 30)),
@@ -325,7 +325,20 @@ class Described:
     @property
     def copies_adapters(self) -> bool:
         """Whether the trainer gets adapters, of which it keeps a copy as reference in releases that do so."""
+        return self._wraps and not self._keeps_types
+
+    @property
+    def copies_wide_adapters(self) -> bool:
+        """Whether it does so under stage 3 of ZeRO, which leaves adapters and their copy in float32."""
+        return self._wraps and self._keeps_types
+
+    @property
+    def _wraps(self) -> bool:
         return self.job.get(IS_WRAPPED) is True and self.has_adapted_reference
+
+    @property
+    def _keeps_types(self) -> bool:
+        return ZERO_OF_WEIGHTS in (self.job.get("zero_stage"), self.point.get("zero_stage"))
 
     def float32_norms(self, *, of_peft: bool = True) -> str | None:
         """Return the type of weights whose norms trl casts to float32, next to those in 4 bits; None where it does not.

@@ -73,8 +73,8 @@ class Zero(TrialSharding):
 
     @cached_property
     def whole(self) -> Count:
-        """The number of all parameters, with adapters and a frozen copy of these."""
-        return self._parameters + (0 if self._trains_everything else (1 + self.spec.ref_adapter) * self.trained)
+        """The number of all parameters, with adapters."""
+        return self._parameters + (0 if self._trains_everything else self.trained)
 
     @property
     def _embedding(self) -> Count:

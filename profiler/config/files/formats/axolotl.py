@@ -12,6 +12,7 @@ from profiler.config.files.formats.together import (
     PROCESSES,
     absent_deepspeed,
     float32_adapters,
+    keeps_types,
     of_axolotl,
     of_pairs,
     one_process,
@@ -24,6 +25,7 @@ from profiler.config.files.formats.together import (
 )
 from profiler.config.files.vocabulary import RUN_IT, Vocabulary
 from profiler.config.notes import Note, not_counted
+from profiler.config.trl_releases.facts import COPIED_ADAPTERS
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Lengths, Logprobs
@@ -143,7 +145,7 @@ def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """
     if _is_grpo(leaves):
         made = {} if _has_liger(leaves) else {"logprobs": Logprobs.SELECTIVE_IN_PLACE.value}
-        return {**made, "ref_adapter": True}
+        return {**made, "ref_adapter": not keeps_types(leaves)}
     if _is_preferred(leaves):
         return {"logprobs": Logprobs.PAIRS_OF_ROWS.value}
     pads = leaves.get("pad_to_sequence_len")
@@ -211,6 +213,8 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield Note(key="logprobs", text=f"logprobs={_trial(leaves)['logprobs']} (in {_NAME} {said})")
     if not _is_grpo(leaves):
         yield from one_process(_NAME, leaves)
+    elif not is_full and keeps_types(leaves) and (leaves.get("trl.beta") or leaves.get("rl_beta")):
+        yield not_counted(f"{COPIED_ADAPTERS}, both in float32 under ZeRO-3 (the figure is too low)")
 
 
 AXOLOTL = Vocabulary(
