@@ -279,6 +279,7 @@ _QLORA = {"num_generations": 8, "load_in_4bit": True, "use_peft": True}
         ({"num_generations": 8, "use_liger_kernel": True}, {}, "that Liger computes the loss (trl 0.25 to 1.14)"),
         ({"num_generations": 8, "use_peft": True}, {"zero_stage": 3}, "with LoRA under ZeRO-3 (trl 0.14 to 0.18)"),
         ({"packing": True, "loss_type": "dft"}, {}, "with loss_type=dft (trl 0.23 to 1.14)"),
+        ({"num_generations": 8, "beta": 0.1}, {"zero_stage": 3}, "reference scores the next (trl 0.15 to 1.14)"),
     ],
 )  # fmt: skip
 def test_what_earlier_releases_need_without_a_formula_is_named(keys, job, said):

@@ -131,8 +131,7 @@ def _effect(
     return Effect(key=key, value=value, versions=Versions.of(versions), recipes=recipes, meaning=meaning, source=source)
 
 
-_CUT = "trl cuts prompts to it"
-_GIVEN = "vLLM is given prompt and completion"
+_CUT, _GIVEN = "trl cuts prompts to it", "vLLM is given prompt and completion"
 _WHOLE_LOGITS = "all but fused make the logits of all completions of a micro-batch at once"
 _LABEL_LOGITS = "nll makes the logits of all tokens of a micro-batch at once"
 _CHUNKS_OF_LOGITS = "chunked_nll makes those of 256 tokens at a time"
@@ -373,6 +372,7 @@ def _uncounted(
 
 
 _LIGER, _WHOLE = "that Liger computes the loss", "a reference model with LoRA under ZeRO-3"
+_HELD = "the logits of one micro-batch while a sharded reference scores the next"
 _ASKS_FIRST = "is_deepspeed_zero3_enabled; v0.19.0 asks for the adapter first"
 _DFT_LOGITS = "the logits of all tokens, and their gradients, with loss_type=dft"
 
@@ -383,6 +383,7 @@ UNCOUNTED: tuple[Uncounted, ...] = (
     _uncounted("0.14 to 0.21", _is_narrow_qlora, "adapters in float32", f"{_TRAINER}, v0.21.0, get_peft_model", _GRPO),
     _uncounted("0.14 to 0.18", _is_whole_under_zero, _WHOLE, f"{_TRAINER}, v0.14.0 to v0.18.2, {_ASKS_FIRST}", _GRPO),
     _uncounted(f"0.27 to {NEWEST}", lambda it: it.copies_wide_adapters, _WIDE_COPY, _COPIES, _GRPO, _RLOO),
+    _uncounted("0.15 to 1.14", lambda it: it.scores_sharded_reference, _HELD, f"logits in {_TRAINER}", _GRPO, _RLOO),
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted("0.23 to 1.14", _is_dft, _DFT_LOGITS, f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss", _SFT),

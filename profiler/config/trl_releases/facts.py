@@ -340,6 +340,12 @@ class Described:
     def _keeps_types(self) -> bool:
         return ZERO_OF_WEIGHTS in (self.job.get("zero_stage"), self.point.get("zero_stage"))
 
+    @property
+    def scores_sharded_reference(self) -> bool:
+        """Whether a reference model that is sharded scores, as one unit, which may be the peak then."""
+        is_trained_whole = self.point.get("tuning", Tuning.FULL) == Tuning.FULL
+        return self.is_sharded and is_trained_whole and bool(self.point.get("beta"))
+
     def float32_norms(self, *, of_peft: bool = True) -> str | None:
         """Return the type of weights whose norms trl casts to float32, next to those in 4 bits; None where it does not.
 
