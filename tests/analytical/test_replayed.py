@@ -169,7 +169,7 @@ def test_the_scores_of_one_row_of_eight_tokens_by_hand(toy):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("dtype", Dtype)
+@pytest.mark.parametrize("dtype", [each for each in Dtype if each is not Dtype.FLOAT32_NORMS])  # of QLoRA alone
 @pytest.mark.parametrize("attention", [Attention.SDPA, Attention.EAGER])
 def test_the_most_scores_are_those_of_the_closed_form(toy, attention, dtype, dropout):
     model = replace(toy, attention_dropout=dropout)

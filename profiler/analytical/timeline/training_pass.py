@@ -239,7 +239,7 @@ def _pass(
     logged, is_over = logging_scratch(spec, architecture, batch), ends_autocast(spec)
     in_model: list[Terms] = [{Category.ACTIVATIONS: each[Category.ACTIVATIONS]} for each in (kept, scratch)]
     if is_over:  # what autocast keeps is next to the product alone then
-        product = Term(all_logits(spec, architecture, batch).product)
+        product = all_logits(spec, architecture, batch).product
         in_model.append({Category.ACTIVATIONS: at_head, Category.LOGITS: product})
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
     in_backward = added(layers, {Category.GRADIENTS: waiting})

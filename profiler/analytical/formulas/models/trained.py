@@ -315,8 +315,10 @@ class AllLogits:
     """The logits, [rows, C + 1, V], in the type of the outputs."""
     scored: Count
     """Those of the completions, [rows, C, V], in the same type: a quotient or a gradient."""
+    product: Term
+    """The logits as the head returns them, in the compute type."""
     converted: Count
-    """The logits in the compute type; 0 if it is that of the outputs."""
+    """The same; 0 if it is the type of the outputs."""
     row: Count
     """The log-softmax of one row, [C, V], in its own type."""
     cast_row: Count
@@ -329,11 +331,6 @@ class AllLogits:
     """What the hyperbolic tangent that caps logits keeps until backward, in the compute type; 0 without one."""
     words: Words
     """The largest of them."""
-
-    @property
-    def product(self) -> Count:
-        """The logits as the head returns them, before accelerate widens them."""
-        return where(self.converted > 0, self.converted, self.whole)
 
     @property
     def narrow(self) -> Count:
@@ -358,6 +355,7 @@ def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> All
         rows=batch.rows,
         whole=block(whole * output),
         scored=block(batch.rows * tokens * vocabulary * output),
+        product=Term(block(whole * sizes.compute), lambda: f"{whole // vocabulary} x {vocabulary} x {sizes.compute} B"),
         converted=where(output != sizes.compute, block(whole * sizes.compute), 0),
         row=row,
         cast_row=where(output < log_softmax, row, 0),
