@@ -87,7 +87,7 @@ _Marks = tuple[tuple[tuple[str, ...], Logprobs], ...]
 
 _MARKS: _Marks = (
     (("add_fused_lm_head(",), Logprobs.FUSED),
-    (("selective_log_softmax", "row_mask="), Logprobs.FULL),
+    (("selective_log_softmax", "row_mask="), Logprobs.SELECTIVE_KERNEL),
     (("selective_log_softmax", "logits.div_("), Logprobs.SELECTIVE_IN_PLACE),
     (("selective_log_softmax", "outputs = model(**model_inputs)"), Logprobs.SELECTIVE_KEPT),
     (("selective_log_softmax", "entropy_from_logits(logits)", "chunk_size: int = 1)"), Logprobs.SELECTIVE_ROW_ENTROPY),

@@ -1,9 +1,11 @@
 """What the closed form says of a run, for the release that ran."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from maintenance.releases.runs import GPU, MODELS, SCRIPT, TRL, Run, package_of
 from profiler.api import UsageError, estimate, read_recipe
+from profiler.domain.trials.trial import Dtype
 
 RECIPE = SCRIPT.with_suffix(".yaml")
 """The settings of every job, which its script reads."""
@@ -53,10 +55,11 @@ def estimated_bytes(run: Run) -> int | None:
         **({"use_vllm": True, "vllm_mode": "colocate"} if package.engine else {}),
         "num_processes": run.gpus,
     }
-    if (first, second) < _ASKS_FOR_FLOAT32:
-        keys["dtype"] = "bfloat16"
-    minor = f"{first}.{second}"
+    read = partial(read_recipe, RECIPE, trl=f"{first}.{second}", recipe=run.trainer, gpu=GPU, **keys)
     try:
-        return estimate(read_recipe(RECIPE, trl=minor, recipe=run.trainer, gpu=GPU, **keys)).peak_allocated_bytes
+        found = estimate(read())
+        if (first, second) < _ASKS_FOR_FLOAT32 and found.keys["dtype"] == Dtype.FLOAT32:
+            found = estimate(read(dtype=Dtype.BFLOAT16.value))
     except UsageError:
         return None
+    return found.peak_allocated_bytes

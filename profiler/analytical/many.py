@@ -1,7 +1,7 @@
 """Estimates of a table of trials: the same formulas, computed with arrays.
 
-Trials to which the same formulas apply (same recipe, tuning, log-probs, attention, checkpointing, LoRA modules and
-engine) form a group and are computed together. Within a group, numbers are arrays.
+Trials to which the same formulas apply (same recipe, tuning, types, log-probs, attention, checkpointing, LoRA modules
+and engine) form a group and are computed together. Within a group, numbers are arrays.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +48,7 @@ def _is_number(key: Key) -> bool:
 _ONE_VALUE = (
     "recipe",
     "tuning",
+    "dtype",
     "logprobs",
     "attn_implementation",
     "gradient_checkpointing",

@@ -87,9 +87,7 @@ SWEEPS = (
         "a sweep runs trl's trainers, and this loss is that of another program",
         "Use `python -m profiler.estimate`, or run the command itself by `python -m profiler.run`.",
     ),
-    _sweep(
-        {"dtype": lambda value: not value.is_of_trl}, "a sweep runs trl's trainers, and no other program's", _NOT_YET
-    ),
+    _sweep({"dtype": lambda value: not value.is_of_todays_trl}, "no trainer of a sweep has such weights", _NOT_YET),
     _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",
@@ -177,6 +175,8 @@ _ADAPTERS = other_than(Tuning.FULL)
 _BY_FSDP = {"distributed_type": DistributedType.FSDP}
 _PAIRS = one_of(Recipe.DPO, Recipe.KTO)
 _OWN_REFERENCE = {"tuning": _ADAPTERS, "logprobs": other_than(Logprobs.PAIRS_WIDENED)}  # without its adapters
+_NORMS = Dtype.FLOAT32_NORMS
+_TRAINED_BY = {Dtype.BFLOAT16_LAYERS: "axolotl", _NORMS: "QLoRA of trl 0.14 to 0.25"}
 _FAILS_IN_TORCH = "Set it to false: such trials of trl's trainers fail in torch, in a sweep too."
 
 
@@ -205,9 +205,8 @@ def _simulate(case: Case) -> str:
 
 def _emulate(case: Case) -> str:
     """Return what to do about a trial of several GPUs."""
-    if not case.spec.logprobs.is_of_trl:
-        return RUN_SCRIPT
-    return f"A sweep with backend=emulated runs it{_refused_in_a_sweep(case, Backend.EMULATED)}."
+    sweep = f"A sweep with backend=emulated runs it{_refused_in_a_sweep(case, Backend.EMULATED)}."
+    return sweep if case.spec.logprobs.is_of_trl else RUN_SCRIPT
 
 
 def _refused_in_a_sweep(case: Case, backend: Backend) -> str:
@@ -227,14 +226,10 @@ def _sharded(values: Mapping[str, object], hint: Text = _emulate) -> Constraint:
     return _closed_form({**values, "distributed_type": values.get("distributed_type", one_of(*SHARDED))}, problem, hint)
 
 
-def _in_two_types(key: str, value: object) -> Constraint:
-    """Return a constraint of weights of which only layers are in bfloat16."""
-    problem = "has no closed-form estimate together with dtype={spec.dtype}, with which axolotl alone trains"
-    return _closed_form({key: value, "dtype": Dtype.BFLOAT16_LAYERS}, problem, "Use dtype=bfloat16.")
-
-
-def _has_sinks(architecture: Architecture) -> bool:
-    return family_of(architecture.model_type).layers.has_sinks
+def _in_two_types(key: str, value: object, dtype: Dtype = Dtype.BFLOAT16_LAYERS) -> Constraint:
+    """Return a constraint of weights in two types."""
+    by = f"has no closed-form estimate together with dtype={dtype}, with which {_TRAINED_BY[dtype]} alone trains"
+    return _closed_form({key: value, "dtype": dtype}, by, "Use dtype=bfloat16.")
 
 
 def _mixture(
@@ -321,15 +316,18 @@ CLOSED_FORM = (
     # The policy, which is not sharded before training, is on the host, and its token ids are not.
     _sharded({"precompute_ref_log_probs": True, "tuning": _ADAPTERS, **_BY_FSDP}, _FAILS_IN_TORCH),
     _sharded({"recipe": Recipe.REWARD, **_BY_FSDP, "fsdp_version": anything}),
-    _sharded({"ref_adapter": True}),
-    _in_two_types("distributed_type", one_of(*SHARDED)),
+    _sharded({"ref_adapter": True, "zero_stage": ZERO_OF_WEIGHTS}),
+    *(_in_two_types("distributed_type", one_of(*SHARDED), each) for each in _TRAINED_BY),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),
     _sharded({"logprobs": other_than(*_KNOWN_LOGPROBS, *_IN_CHUNKS)}),
     _sharded({"logprobs": one_of(*_IN_CHUNKS), "zero_stage": stated}),
     # axolotl has both types in full training with autocast alone, and changes them for FlashAttention.
     _in_two_types("tuning", _ADAPTERS),
-    _in_two_types("bf16", False),
+    _in_two_types("tuning", other_than(Tuning.QLORA), _NORMS),
+    _in_two_types("use_liger_kernel", True, _NORMS),
+    replace(_in_two_types("model", anything, _NORMS), model=lambda m: family_of(m.model_type).layers.has_float32_norms),
+    *(_in_two_types("bf16", False, each) for each in _TRAINED_BY),
     _in_two_types("logprobs", other_than(Logprobs.NLL, Logprobs.PAIRS_OF_ROWS)),
     _in_two_types("attn_implementation", Attention.FLASH_ATTENTION_2),
     # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.
@@ -349,7 +347,7 @@ CLOSED_FORM = (
         {"attn_implementation": Attention.FLASH_ATTENTION_2, "model": anything},
         "has no closed-form estimate with {model.model_type}, whose attention has sinks",
         "Use attn_implementation=eager.",
-        model=_has_sinks,
+        model=lambda m: family_of(m.model_type).layers.has_sinks,
     ),
     # Liger replaces the experts of some models by kernels of its own. A simulation has none of its kernels either.
     _mixture("use_liger_kernel", True, "Use use_liger_kernel=false."),

@@ -145,6 +145,7 @@ _TRAINED = replace(CAST, logprobs=Logprobs.FULL)
 _HALF_LORA = replace(LORA, dtype=Dtype.FLOAT16, bf16=True)
 _ALL, _SELECTIVE = replace(FULL, logprobs=Logprobs.FULL), replace(FULL, logprobs=Logprobs.SELECTIVE)
 _IN_PLACE = replace(FULL, logprobs=Logprobs.SELECTIVE_IN_PLACE)
+_KERNEL = replace(FULL, logprobs=Logprobs.SELECTIVE_KERNEL, bf16=False)
 _OF_ROWS = replace(FULL, recipe=Recipe.DPO, logprobs=Logprobs.PAIRS_OF_ROWS, max_length=11, max_prompt_length=5)
 _AT_ONCE = replace(_OF_ROWS, logprobs=Logprobs.PAIRS_AT_ONCE)
 _OF_COMPLETIONS = replace(_OF_ROWS, logprobs=Logprobs.PAIRS_OF_COMPLETIONS)
@@ -165,6 +166,13 @@ HEAD_ROWS = (
         Logprobs.SELECTIVE_IN_PLACE, 8_800, 8_000 + 3 * 8_000, 2 * 8_800 + 2 * 8_000 - 8_800, 8_800 + 4_400
     ),
     *_of_all_logits(Logprobs.SELECTIVE_KEPT, 8_000, 8_800 + 3 * 8_000, 2 * 8_000, 8_800 + 8_000 + 4_000),
+    # The logits stay, 8,800 B; forward has the product, 4,400 B, next to them, and backward one gradient of 8,000 B.
+    *_of_all_logits(Logprobs.SELECTIVE_KERNEL, 8_800, 4_400, 8_000, 8_800 + 4_400),
+    row(head_saved, _KERNEL, TOY, TWO, part="logits", is_=4_400 + loss_bytes(TWO), why="2 x 11 x 100 x 2"),
+    row(head_forward_scratch, _KERNEL, TOY, TWO, part="logits", is_=0),
+    row(head_backward_scratch, _KERNEL, TOY, TWO, part="logits", is_=4_000),
+    row(score_scratch, _KERNEL, TOY, TWO, part="logits", is_=4_400),
+    row(all_logits_classes_bytes, replace(FULL, logprobs=Logprobs.SELECTIVE_KERNEL), TOY, TWO, is_=30_000),
     *_in_bfloat16(Logprobs.SELECTIVE, 4_000 + 3 * 4_000, 4_000),
     *_in_bfloat16(Logprobs.SELECTIVE_ROW_ENTROPY, 4_000 + 3 * 2_000, 4_000),
     *_in_bfloat16(Logprobs.SELECTIVE_IN_PLACE, 4_400 + 4_000 + 3 * 4_000, 2 * 4_400 + 2 * 4_000 - 4_000),

@@ -1,4 +1,7 @@
-"""OpenRLHF's loss in the closed form: logits in float32 that stay, by hand and as its own trainer has them."""
+"""OpenRLHF's loss in the closed form: logits in float32 that stay, by hand and as its own trainer has them.
+
+And log-probabilities of earlier releases of trl, which are made of the outputs, when autocast has ended.
+"""
 
 import contextlib
 import csv
@@ -206,3 +209,45 @@ def test_a_run_of_its_own_trainer_needs_what_is_counted(row, tmp_path):
         assert found[f"peak_{kind}_bytes"] == int(row[f"estimated_{kind}_bytes"])
     most = 0.0125 if row["job"] == WITHOUT_BOTH else 0.0075
     assert found["peak_allocated_bytes"] == pytest.approx(int(row["allocated_bytes"]), rel=most)
+
+
+# ---- earlier releases of trl -----------------------------------------------------------------------------------------
+
+_COMPLETIONS = {"recipe": "grpo", "max_length": None, "distributed_type": "no", "zero_stage": None, "num_processes": 1}
+_COMPLETIONS |= {"max_prompt_length": 8, "max_completion_length": 16, "num_generations": 2, "lengths": "forced"}
+_LAYERS, _HEAD = 24 * (896 * (896 + 128 + 128 + 896) + 3 * 896 * 4864) * 2, VOCABULARY * HIDDEN * 2
+"""What autocast makes of float32 weights of layers, and of the head, in bfloat16."""
+
+
+@pytest.mark.parametrize("logprobs", ["selective", "selective_in_place", "selective_kernel"])
+def test_autocast_ends_before_log_probabilities_are_made(logprobs):
+    of = {
+        dtype: [sizes for _, name, sizes in _instants(**_COMPLETIONS, logprobs=logprobs, dtype=dtype)
+                if name is InstantName.FORWARD_HEAD]
+        for dtype in ("float32", "bfloat16")
+    }  # fmt: skip
+    hidden = 2 * 2 * 24 * HIDDEN
+    more = [
+        wide[Category.ACTIVATIONS] - narrow[Category.ACTIVATIONS] for wide, narrow in zip(*of.values(), strict=True)
+    ]
+    # The copy of the head is kept for backward; inputs of 24 layers and the outputs are float32, and the input of the
+    # head is not.
+    assert more == [_LAYERS + _HEAD + 25 * hidden + hidden, _HEAD + 25 * hidden + hidden]
+    in_model, after = (sizes[Category.LOGITS] for sizes in of["float32"])
+    assert in_model == 2 * 17 * VOCABULARY * 2 < after
+
+
+def test_autocast_ends_before_scores_are_made():
+    of = [
+        [sizes for _, name, sizes in _instants(**_COMPLETIONS, logprobs="selective", beta=0.1, dtype=dtype)
+         if name is InstantName.SCORE_HEAD]
+        for dtype in ("float32", "bfloat16")
+    ]  # fmt: skip
+    hidden = 2 * 2 * 24 * HIDDEN
+    more = [wide[Category.ACTIVATIONS] - narrow[Category.ACTIVATIONS] for wide, narrow in zip(*of, strict=True)]
+    assert more == [_LAYERS + _HEAD + hidden, hidden]
+
+
+def test_the_fused_head_is_under_autocast():
+    names = [name for _, name, _ in _instants(**_COMPLETIONS, beta=0.1, dtype="float32")]
+    assert names.count(InstantName.FORWARD_HEAD) == names.count(InstantName.SCORE_HEAD) == 1

@@ -173,7 +173,7 @@ def test_the_scores_of_one_row_of_eight_tokens_by_hand(toy):
 @pytest.mark.parametrize("attention", [Attention.SDPA, Attention.EAGER])
 def test_the_most_scores_are_those_of_the_closed_form(toy, attention, dtype, dropout):
     model = replace(toy, attention_dropout=dropout)
-    for autocast in (True, False):
+    for autocast in (True,) if dtype is Dtype.FLOAT32_NORMS else (True, False):
         spec = replace(_SPEC, attn_implementation=attention, dtype=dtype, bf16=autocast)
         made = scores_made(spec, model, _BATCH, autocast=autocast, trains=False)
         if in_closed_form := scores_forward_bytes(spec, model, _BATCH, autocast=autocast):

@@ -54,7 +54,7 @@ def specs(draw: st.DrawFn) -> TrialSpec:
         gradient_accumulation_steps=draw(st.sampled_from([1, 2, 4])),
         gradient_checkpointing=draw(st.booleans()),
         attn_implementation=draw(st.sampled_from(Attention)),
-        dtype=draw(st.sampled_from([each for each in Dtype if each.is_of_trl])),
+        dtype=draw(st.sampled_from([each for each in Dtype if each.is_of_todays_trl])),
         logprobs=draw(st.sampled_from([each for each in Logprobs if each.is_of_labels])),
         bf16=draw(st.booleans()),
         steps=draw(st.sampled_from([1, 3])),

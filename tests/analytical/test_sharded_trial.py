@@ -584,3 +584,48 @@ def test_arrays_agree_with_single_estimates(specs):
 @given(_jobs())
 def test_every_number_has_a_short_form(spec):
     assert_each_number_has_a_short_form(spec)
+
+
+@pytest.mark.parametrize("logprobs", ["selective", "selective_kept"])
+def test_log_probabilities_have_the_type_of_the_outputs(logprobs):
+    """trl makes them outside of autocast, and FSDP returns bfloat16."""
+    keys = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 16, "lengths": "forced"}
+    found = _instant(_sharded(logprobs=logprobs, **keys), InstantName.BACKWARD_HEAD)
+    kept, gradients = 2 * 16 * 151_936 * 2, 2 * 16 * 151_936 * 2
+    assert found[Category.LOGITS] == kept + gradients + 12 * 2 * 16 * 4
+
+
+def test_the_kernel_of_logits_with_fsdp_by_hand():
+    keys = {"num_generations": 2, "per_device_train_batch_size": 2, "max_completion_length": 16, "lengths": "forced"}
+    spec = _sharded(logprobs="selective_kernel", **keys)
+    whole, scored, loss = 2 * 17 * 151_936 * 2, 2 * 16 * 151_936 * 2, 12 * 2 * 16 * 4
+    assert _instant(spec, InstantName.FORWARD_HEAD)[Category.LOGITS] == whole + loss
+    assert _instant(spec, InstantName.BACKWARD_HEAD)[Category.LOGITS] == whole + scored + loss
+
+
+_COPIED = {"tuning": "lora", "lora_rank": 16, "beta": 0.1, "recipe": "grpo"}
+_ADAPTERS = 8_798_208
+
+
+def _more_of_copy(name: InstantName, **keys: Any) -> dict[Category, int]:
+    sizes = [_instant(_spec(num_processes=4, **_COPIED, **keys, ref_adapter=copied), name) for copied in (True, False)]
+    found = {category: sizes[0].get(category, 0) - sizes[1].get(category, 0) for category in Category}
+    return {category: size for category, size in found.items() if size}
+
+
+def test_a_copy_of_adapters_by_hand():
+    layer = _ADAPTERS // 24
+    fsdp: dict[str, Any] = {"distributed_type": "fsdp"}
+    # A shard in float32, and two layers' parts of it gathered in bfloat16.
+    assert _more_of_copy(InstantName.BACKWARD_LAYER, **fsdp) == {
+        Category.REFERENCE: _ADAPTERS,
+        Category.COMMUNICATION: 2 * 2 * layer,
+    }
+    assert _more_of_copy(InstantName.STEP, **fsdp) == {Category.REFERENCE: _ADAPTERS}
+    zero: dict[str, Any] = {"distributed_type": "deepspeed"}
+    for stage in (0, 1, 2):
+        assert _more_of_copy(InstantName.STEP, **zero, zero_stage=stage) == {Category.REFERENCE: 2 * _ADAPTERS}
+
+    # Stage 3 leaves adapters of a model that the trainer gets in float32.
+    with pytest.raises(UsageError, match="ref_adapter="):
+        estimate(_spec(num_processes=4, **_COPIED, **zero, zero_stage=3, ref_adapter=True), architecture(MODEL))

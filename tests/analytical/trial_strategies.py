@@ -74,7 +74,7 @@ def specs(draw):
         gradient_checkpointing=draw(st.booleans()),
         beta=draw(st.sampled_from([0.0, 0.04])),
         attn_implementation=draw(st.sampled_from(Attention)),
-        dtype=draw(st.sampled_from([each for each in Dtype if each.is_of_trl])),
+        dtype=draw(st.sampled_from([each for each in Dtype if each.is_of_todays_trl])),
         bf16=draw(st.booleans()),
         logprobs=draw(st.sampled_from([each for each in Logprobs if each.is_of_completions])),
         steps=draw(st.sampled_from([1, 3])),

@@ -17,7 +17,6 @@ from profiler.config.trl_releases.behaviours import (
     UNCOUNTED,
 )
 from profiler.config.trl_releases.facts import (
-    COPIED_ADAPTERS,
     DEFAULTS,
     FIRST_WITHOUT_REFERENCE,
     KEY_VERSIONS,
@@ -31,7 +30,7 @@ from profiler.config.trl_releases.facts import (
     release_of,
     spans_text,
 )
-from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import SPEC_KEYS, Logprobs
 
 _CLASSES = {recipe: f"{recipe.in_classes}Config" for recipe in Recipe}
@@ -76,7 +75,8 @@ def test_the_installed_trl_makes_no_logits_of_all_completions():
 def test_the_newest_release_only_copies_adapters():
     # A trial lets trl put the adapters into a model, and a script may do so itself.
     assert {row.key for row in EFFECTS if NEWEST in row.versions} == {"ref_adapter"}
-    assert {row.meaning for row in UNCOUNTED if NEWEST in row.versions} == {COPIED_ADAPTERS}
+    (uncounted,) = [row for row in UNCOUNTED if NEWEST in row.versions]
+    assert uncounted.recipes == set(GENERATING) and uncounted.meaning.endswith("in float32 under ZeRO-3")
     assert (LAST_WITH_LOGITS, FIRST_FUSED, FIRST_WITHOUT_REFERENCE) == ("1.14", "1.15", "0.19")
 
 
@@ -188,7 +188,7 @@ def _points(keys, **options):
         ({}, "logprobs", {"0.14": "full", "0.15": "selective", "0.19": "selective", "0.20": "selective_row_entropy"}),
         ({}, "logprobs", {"0.22": "selective_row_entropy", "0.23": "selective", "0.29": "selective"}),
         ({}, "logprobs", {"1.0": "selective_in_place", "1.9": "selective_in_place", "1.10": "selective_kept"}),
-        ({}, "logprobs", {"1.13": "selective_kept", "1.14": "full", "1.15": None}),
+        ({}, "logprobs", {"1.13": "selective_kept", "1.14": "selective_kernel", "1.15": None}),
         ({"use_liger_kernel": True}, "logprobs", {"0.24": "selective", "0.25": None, "1.14": None}),
         ({"use_liger_loss": True}, "logprobs", {"0.17": None, "0.25": None, "0.27": None}),
         ({"use_liger_loss": True}, "use_liger_kernel", {"0.24": None, "0.25": True, "0.27": True}),
@@ -219,13 +219,13 @@ def test_rloo_has_its_own_releases():
     assert "0.21" not in points
     assert points["0.26"]["vllm_max_model_length"] == 512 + 256
     assert "vllm_max_model_length" not in points["0.27"]
-    assert (points["1.14"]["beta"], points["1.14"]["logprobs"]) == (0.05, "full")
+    assert (points["1.14"]["beta"], points["1.14"]["logprobs"]) == (0.05, "selective_kernel")
     assert (points["0.22"]["logprobs"], points["1.13"]["logprobs"]) == ("selective_row_entropy", "selective_kept")
 
 
 def test_liger_has_no_loss_for_rloo():
     points = _points({"normalize_advantages": True, "use_liger_kernel": True})
-    assert (points["0.29"]["logprobs"], points["1.14"]["logprobs"]) == ("selective", "full")
+    assert (points["0.29"]["logprobs"], points["1.14"]["logprobs"]) == ("selective", "selective_kernel")
 
 
 def test_each_release_with_logits_computes_log_probabilities_in_one_way():
@@ -274,11 +274,12 @@ _QLORA = {"num_generations": 8, "load_in_4bit": True, "use_peft": True}
 @pytest.mark.parametrize(
     ("keys", "job", "said"),
     [
-        (_QLORA, {}, "in float32 (prepare_model_for_kbit_training) (trl 0.22 to 0.25)"),
+        (_QLORA, {}, "norms and adapters over weights in 4 bits in float32 (trl 0.22 to 0.25)"),
         (_QLORA, {}, "adapters in float32 (trl 0.14 to 0.21)"),
         ({"num_generations": 8, "use_liger_kernel": True}, {}, "that Liger computes the loss (trl 0.25 to 1.14)"),
         ({"num_generations": 8, "use_peft": True}, {"zero_stage": 3}, "with LoRA under ZeRO-3 (trl 0.14 to 0.18)"),
         ({"packing": True, "loss_type": "dft"}, {}, "with loss_type=dft (trl 0.23 to 1.14)"),
+        ({"num_generations": 8, "beta": 0.1}, {"zero_stage": 3}, "reference scores the next (trl 0.15 to 1.14)"),
     ],
 )  # fmt: skip
 def test_what_earlier_releases_need_without_a_formula_is_named(keys, job, said):
@@ -347,7 +348,7 @@ def test_the_installed_release_computes_log_probabilities_as_the_table_says(reci
         ("selective_log_softmax(logits, ids) entropy_from_logits(logits) chunk_size: int = 128)", "0.23", "selective"),
         ("selective_log_softmax(logits, ids) logits.div_(self.temperature)", "1.0", "selective_in_place"),
         ("outputs = model(**model_inputs) selective_log_softmax(logits, ids)", "1.13", "selective_kept"),
-        ("selective_log_softmax(logits, ids, row_mask=mask)", "1.14", "full"),
+        ("selective_log_softmax(logits, ids, row_mask=mask)", "1.14", "selective_kernel"),
         ("add_fused_lm_head(model)", "1.15", "fused"),
     ],
 )

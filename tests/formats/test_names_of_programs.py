@@ -28,6 +28,7 @@ QWEN = "Qwen/Qwen2.5-0.5B-Instruct"
 ROWS = {"max_completion_length": 64}
 ADAPTER = {"adapter": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_linear": True}
 ZERO_2 = {"deepspeed": "deepspeed_configs/zero2.json"}
+ZERO_3 = {"deepspeed": "deepspeed_configs/zero3_bf16.json"}
 LEAST = {
     "llama_factory": {"model_name_or_path": QWEN, "stage": "sft", "do_train": True, "template": "qwen", "bf16": True},
     "ms_swift": {"model": QWEN, "train_type": "lora", "max_length": 1024},
@@ -507,7 +508,6 @@ def test_float32_adapters_over_4_bit_weights_are_named(tmp_path, name, bits):
         ("axolotl full", {"deepspeed": "zero3.json"}, "stage3_max_live_parameters=0 of f.yaml"),
         ("axolotl grpo", {}, "embeddings and norms in float32 (the figure may be too low)"),
         ("axolotl", {"gradient_checkpointing": True}, "gradient_checkpointing_kwargs={use_reentrant:true}"),
-        ("axolotl grpo", {**ADAPTER, "rl_beta": 0.1, **ZERO_2}, "copy of the adapters as reference"),
         ("llama_factory", {}, "gradient_checkpointing_kwargs={use_reentrant:true}"),
         ("ms_swift", {}, "makes no logits of prompts (the figure may be too high)"),
     ],
@@ -523,7 +523,8 @@ def test_what_is_not_counted_is_named(tmp_path, name, changed, note):
         ({"rl_beta": 0.1}, False),
         ({**ADAPTER, "rl_beta": 0.1}, True),
         ({**ADAPTER, "trl": {"beta": 0.1, **ROWS}}, True),
-        ({**ADAPTER, "rl_beta": 0.1, **ZERO_2}, False),
+        ({**ADAPTER, "rl_beta": 0.1, **ZERO_2}, True),
+        ({**ADAPTER, "rl_beta": 0.1, **ZERO_3}, False),
     ],
 )
 def test_axolotl_copies_adapters_for_a_reference_only(tmp_path, changed, is_copied):
@@ -532,9 +533,9 @@ def test_axolotl_copies_adapters_for_a_reference_only(tmp_path, changed, is_copi
     assert said_of_it.trial["ref_adapter"] is is_copied
 
 
-def test_a_copy_that_is_sharded_is_named_for_a_reference_only(tmp_path):
+def test_a_copy_that_stays_in_float32_is_named_for_a_reference_only(tmp_path):
     for beta, is_named in ((0.1, True), (0.0, False)):
-        found = _said(tmp_path, "axolotl grpo", **ADAPTER, rl_beta=beta, **ZERO_2)
+        found = _said(tmp_path, "axolotl grpo", **ADAPTER, rl_beta=beta, **ZERO_3)
         assert ("copy of the adapters as reference" in found.notes) is is_named
 
 

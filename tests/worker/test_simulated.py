@@ -14,7 +14,9 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TE
 from transformers.models.auto.configuration_auto import model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from profiler.analytical.estimate import phase_instants
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
+from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.key_values import unknown_targets
 from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
@@ -35,7 +37,7 @@ VALUES: dict[str, list[Any]] = {
     "lengths": list(Lengths),
     "rollout": list(Rollout),
     "attn_implementation": list(Attention),
-    "dtype": [each for each in Dtype if each.is_of_trl],
+    "dtype": [each for each in Dtype if each.is_of_todays_trl],
     "gpu": ["h100-80gb", "a100-40gb", "rtx-4090-24gb", "b200-180gb"],
 }
 
@@ -147,6 +149,18 @@ def test_methods_that_save_memory_need_less() -> None:
     assert needed(logprobs=Logprobs.FULL, gradient_checkpointing=False) > full
     lora = needed(tuning=Tuning.LORA, gradient_checkpointing=False, **LORA)
     assert needed(tuning=Tuning.QLORA, gradient_checkpointing=False, **LORA) < lora
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "dtype"), [(Logprobs.SELECTIVE_KERNEL, Dtype.BFLOAT16), (Logprobs.SELECTIVE_KEPT, Dtype.FLOAT32)]
+)
+def test_a_forward_of_all_logits_is_as_the_closed_form(logprobs: Logprobs, dtype: Dtype) -> None:
+    """Autocast keeps its copies of float32 weights until the end of the model's forward, and not until the loss."""
+    keys: dict[str, Any] = {"model": "qwen2.5-0.5b", "max_prompt_length": 32, "max_completion_length": 256, "steps": 1}
+    keys |= {"logprobs": logprobs, "dtype": dtype, "rollout": Rollout.SYNTHETIC}
+    (found,) = [phase.peak_allocated_bytes for phase in run(**keys).peaks.phases if phase.phase is Phase.FORWARD]
+    instant = phase_instants(small_spec(**keys), builtin_architecture("qwen2.5-0.5b"))[Phase.FORWARD]
+    assert instant.total_bytes == pytest.approx(found, rel=0.015)
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama", "mistral", "gemma"])

@@ -30,7 +30,7 @@ from profiler.analytical.formulas.sizes.quantities import (
 )
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
-from profiler.domain.trials.trial import ENTROPY_TOKENS, PairLoss, Selection
+from profiler.domain.trials.trial import ENTROPY_TOKENS, Selection
 
 TOKEN_CHUNK = 4096
 """Rows of a tile: `TOKEN_CHUNK_SIZE` in trl."""
@@ -106,8 +106,8 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """Return what log-probabilities keep of all logits until backward.
 
     The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V]; if
-    divided in place or not at all the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one in float32; of
-    preferences at once one log-softmax, or the copy that a kernel or flash-attn's loss reads. And a tangent.
+    divided in place, not at all or for a kernel the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one
+    in float32; of preferences at once one log-softmax, or the copy for a kernel or flash-attn's loss. And a tangent.
     """
     if spec.logprobs.label_loss is not None:
         return logits.in_float32 + logits.capped
@@ -115,13 +115,9 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     if spec.logprobs.pair_loss is not None and selection is None:
         kept = logits.scored
     elif selection is not None:
-        kept = where(logits.is_float32, logits.whole if selection.keeps_whole else logits.scored, kept)
+        is_kept = True if selection.by_kernel else logits.is_float32
+        kept = where(is_kept, logits.whole if selection.keeps_whole else logits.scored, kept)
     return kept + logits.capped
-
-
-def _pairs(spec: TrialKeys) -> PairLoss:
-    """Return what a loss of preferences does with all logits; of another loss nothing."""
-    return spec.logprobs.pair_loss or PairLoss()
 
 
 def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -141,13 +137,12 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     if labels is not None:
         copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * copy_bytes(logits)
         return (2 if labels.keeps_copy else 3) * logits.in_float32 + logits.narrow + copies + logits.capped
+    found = logits.whole + logits.converted + where(logits.converted > 0, 2, 1) * logits.capped
     if spec.logprobs.pair_loss is not None and selection is None:
-        own = waiting_logits(spec, architecture, batch) + logits.whole + logits.converted
-        own = own + where(logits.converted > 0, 2, 1) * logits.capped
-        return own + (3 if _pairs(spec).at_once else 1 if _pairs(spec).widens else 2) * logits.scored
-    found = 2 * logits.whole + logits.converted + logits.rows * logits.row
-    found = found + where(logits.converted > 0, 2, 1) * logits.capped
-    if selection is None:
+        own = found + waiting_logits(spec, architecture, batch)
+        return own + (3 if spec.logprobs.pairs.at_once else 1 if spec.logprobs.pairs.widens else 2) * logits.scored
+    found = found + logits.whole + logits.rows * logits.row
+    if selection is None or selection.by_kernel:  # whose gradient is as large as the log-softmaxes
         return found
     return found + (2 if selection.in_place else 1) * logits.scored
 
@@ -157,8 +152,8 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile. Scores: the last hidden states, if another type of them is kept.
-    Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
-    copy of a row that is cast for it; of preferences at once, of all rows.
+    Full: the logits of C + 1 positions of all rows until the log-softmax of the last row, and the copy of a row that is
+    cast for it; of preferences at once, of all rows.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
@@ -170,8 +165,8 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return HeadBytes(logits=chunked_forward(spec, architecture, batch), activations=_all_hidden(hidden))
     if spec.logprobs.makes_all_logits:
         logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
-        full = logits.whole + (copy_bytes(logits) if _pairs(spec).at_once else logits.cast_row)
-        full = logits.converted if _pairs(spec).widens else full
+        full = logits.whole + (copy_bytes(logits) if spec.logprobs.pairs.at_once else logits.cast_row)
+        full = logits.converted if spec.logprobs.pairs.widens else full
         entropy = entropy_bytes(spec, architecture, batch)
         scratch = full if selection is None else _selective_scratch(selection, logits, entropy)
         return HeadBytes(logits=Term(scratch, logits.words), activations=_all_hidden(hidden))
@@ -195,26 +190,27 @@ def _all_hidden(size: Count) -> Term:
 def entropy_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what the entropy of a part of the tokens needs. By hand, 4 tokens, V = 100: 3 x 4 x 100 x 4 B.
 
-    That of labels is computed outside of autocast, in the type of the outputs, and of all tokens of a row.
+    It is computed outside of autocast, in the type of the outputs; that of labels of all tokens of a row.
     """
     sizes, selection, labels = element_bytes(spec), spec.logprobs.selection, spec.logprobs.label_loss
     row = batch.completion_tokens if labels is None else batch.width
     tokens = smaller(batch.rows * row, ENTROPY_TOKENS)
     if (selection is not None and selection.entropy_by_row) or (labels is not None and labels.entropy_by_row):
         tokens = row
-    element = sizes.log_softmax if labels is None else sizes.output
-    return _ENTROPY_TENSORS * block_of(spec)(tokens * architecture.vocab_size * element)
+    return _ENTROPY_TENSORS * block_of(spec)(tokens * architecture.vocab_size * sizes.output)
 
 
 def _selective_scratch(selection: Selection, logits: AllLogits, entropy: Count) -> Count:
     """Return the peak of selective log-probabilities in forward in addition to what they keep.
 
     The logits before they are divided, until the quotient is there or the end of forward; the log-sum-exp of a row,
-    which makes a copy of it; and the entropy, for which a slice of several rows is copied.
+    which makes a copy of it; and the entropy, for which a slice of several rows is copied. For a kernel the product.
 
     By hand, 2 rows, C = 10, V = 100, in float32, an entropy of 3 x 4,000 B: 12,000 B; kept, 8,800 B more.
     """
-    row = where(logits.is_float32, logits.row, logits.cast_row)
+    row = where(logits.is_float32, logits.row, 0)
+    if selection.by_kernel:
+        return logits.converted
     if selection.keeps_whole:
         copied = copy_bytes(logits) + entropy if selection.divides else 0
         return where(
@@ -245,7 +241,7 @@ def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     above, with one copy and no entropy: 8,800 + 8,000 B. Of preferences see `_logged_pairs`.
     """
     labels = spec.logprobs.label_loss
-    if _pairs(spec).by_kernel:
+    if spec.logprobs.pairs.by_kernel:
         return _logged_pairs(spec, architecture, batch)
     if labels is None:
         return None
@@ -327,6 +323,7 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     the rows, of which each takes three tensors of its row while it is made; then these and their stack; then the stack
     and the gradient of gather. Divided in place: what forward kept is gone, and there are the gradient of the logits, a
     copy of it, a copy of its slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
+    By a kernel (`_LogProbEntropyFunction` in `trl/kernels/logprob_entropy.py` of trl 1.14) one gradient of the scored.
     Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32; with flash-attn's
     loss one, in float32 and in the type of the outputs. Of preferences at once those of gather and of the log-softmax;
     of a kernel, that of its copy and then of all logits; of flash-attn's loss one as large as its copy.
@@ -335,19 +332,20 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """
     if (labels := spec.logprobs.label_loss) is not None:
         return logits.in_float32 + (logits.narrow if labels.keeps_copy else logits.in_float32)
-    if _pairs(spec).at_once:
+    if spec.logprobs.pairs.at_once:
         return 2 * logits.scored
-    if _pairs(spec).by_kernel:
+    if spec.logprobs.pairs.by_kernel:
         return logits.whole
     selection = spec.logprobs.selection
     # Gradients in a narrower type than the log-softmax fit into what it frees, row by row; flash-attn's are of all.
     by_row = where(logits.cast_row > 0, 2, larger(logits.rows, 2)) * logits.row
     if selection is None:
         return by_row
+    if selection.by_kernel:
+        return logits.scored
     made = where(logits.is_float32, larger(2 * logits.scored, (logits.rows + 2) * logits.row), by_row)
-    if not selection.in_place:
-        return made
-    return larger(made, 2 * (logits.whole + logits.scored) + logits.capped - _kept_logits(spec, logits))
+    in_place = 2 * (logits.whole + logits.scored) + logits.capped - _kept_logits(spec, logits)
+    return larger(made, in_place) if selection.in_place else made
 
 
 def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, in_model: bool = False) -> HeadBytes:
@@ -373,11 +371,11 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, 
     product = block(values * sizes.compute) + copied
     made = larger(logits.whole + logits.converted, larger(product, 2 * logits.capped))
     scored = logits.whole + logits.row + logits.cast_row
-    if _pairs(spec).at_once:
+    if spec.logprobs.pairs.at_once:
         scored = logits.whole + copy_bytes(logits) + logits.scored
-    elif _pairs(spec).by_kernel:
+    elif spec.logprobs.pairs.by_kernel:
         scored = logits.whole + copy_bytes(logits)
-    elif _pairs(spec).widens:
+    elif spec.logprobs.pairs.widens:
         # The model ends with its own type.
         made, scored = larger(product, 2 * logits.capped), made
     elif selection is not None:
@@ -392,7 +390,9 @@ def _selected_scratch(selection: Selection, logits: AllLogits) -> Count:
     The logits and their quotient, of which the first may be gone when rows are scored: by a copy of a row in float32,
     else by the log-softmax of a row, which stays until the next row has its own.
     """
-    row = where(logits.is_float32, logits.row, logits.cast_row + smaller(logits.rows, 2) * logits.row)
+    row = where(logits.is_float32, logits.row, smaller(logits.rows, 2) * logits.row)
+    if selection.by_kernel:
+        return logits.whole
     if selection.keeps_whole:
         return logits.whole + row
     if selection.keeps_outputs:

@@ -117,7 +117,7 @@ class Head:
         requests, whole, converted = self._requests, blocks(found.whole), blocks(found.converted)
         requests.set("logits", converted or whole)
         self._cap(found, rows)
-        requests.drop("work")
+        requests.drop("work", *(("casts",) if self._spec.logprobs.ends_autocast else ()))
         if converted:
             requests.replace("logits", whole)
 
@@ -139,6 +139,9 @@ class Head:
         requests, selection = self._requests, self._spec.logprobs.selection
         row, cast = blocks(found.row), blocks(found.cast_row)
         kept = "quotient" if rows is None else (rows, "logits")
+        if selection is not None and selection.by_kernel:
+            requests.rename("logits", kept)
+            return
         if self._pairs is not None and selection is None:
             requests.set("work", blocks(copy_bytes(found)) if self._pairs.at_once else NO_BLOCKS)
             requests.set(kept, blocks(found.scored))
@@ -226,6 +229,10 @@ class Head:
             self._gradients_of_labels(found, rows)
         elif self._pairs is not None and selection is None:
             self._gradients_at_once(found, rows)
+        elif selection is not None and selection.by_kernel:
+            requests.set("gradients", blocks(found.scored))
+            requests.drop((rows, "logits"))
+            self._gradients_of_quotient(found)
         elif selection is not None and found.is_float32:
             self._gradients_of_sums(found, rows)
         else:

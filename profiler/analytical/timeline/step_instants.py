@@ -6,6 +6,7 @@ trl loads a reward model with a head of one value, in the type of the policy, an
 generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl 1.16). It is on the GPU from the start.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from profiler.analytical.formulas.head import score_scratch
@@ -30,6 +31,7 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.models.weights import (
     autocast_cache_bytes,
     autocast_scoring_bytes,
+    ends_autocast,
     head_cast_bytes,
     keeps_reference_model,
     reward_models,
@@ -108,8 +110,7 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
         loaded += (Instant(phase=Phase.LOAD, name=InstantName.REWARD_LOADED, terms=all_models),)
     if not spec.use_vllm:
         return loaded
-    # vLLM starts after the model is on the GPU, and awake (`VLLMGeneration._init_vllm` in trl 1.16). Its profile run
-    # is over when it takes the KV cache.
+    # After the model is on the GPU, and awake (`VLLMGeneration._init_vllm` in trl 1.16), without its profile run.
     started = {**models(spec, architecture), Category.ENGINE: awake_engine(spec, architecture)}
     return (*loaded, Instant(phase=Phase.LOAD, name=InstantName.ENGINE_START, terms=started))
 
@@ -287,7 +288,7 @@ def scored_without_gradient(
     if spec.logprobs is Logprobs.SLICED:
         batch, alone = one_row(batch), True
     casts = where(either(adapted, keeps_casts), autocast_scoring_bytes(spec, architecture), 0)
-    persistent = added(persistent, {Category.ACTIVATIONS: Term(casts)})
+    is_over, under = ends_autocast(spec), added(persistent, {Category.ACTIVATIONS: Term(casts)})
 
     def layer(rows: Batch) -> Terms:
         more: Terms = {
@@ -300,7 +301,6 @@ def scored_without_gradient(
     head, in_model = (
         head_categories(score_scratch(spec, architecture, batch, in_model=inside)) for inside in (False, True)
     )
-    is_after = spec.logprobs.pair_loss is not None
     tower = without_gradient(
         spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.mixed_precision
     )
@@ -312,13 +312,14 @@ def scored_without_gradient(
         *((name, more, happens) for name, more in tower.items()),
         (InstantName.SCORE_LAYER, layer(batch), happens),
         (InstantName.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
-        (InstantName.SCORE_HEAD, in_model if is_after else head, happens),
-        *(((InstantName.SCORE_LOSS, head, happens),) if is_after else ()),
+        (InstantName.SCORE_HEAD, in_model if is_over or spec.logprobs.pair_loss else head, happens),
+        *(((InstantName.SCORE_LOSS, head, happens),) if spec.logprobs.pair_loss else ()),
     )
-    return tuple(
-        Instant(phase=Phase.SCORE, name=name, terms=added(persistent, more), happens=is_there)
+    found = tuple(
+        Instant(phase=Phase.SCORE, name=name, terms=added(under, more), happens=is_there)
         for name, more, is_there in instants
     )
+    return (*found, replace(found[-1], terms=added(persistent, head))) if is_over else found
 
 
 def layer_without_gradient(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag) -> Term:

@@ -1,6 +1,7 @@
 """Instants of forward and backward of one micro-batch."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from profiler.analytical.formulas.head import (
     head_backward_scratch,
@@ -18,8 +19,13 @@ from profiler.analytical.formulas.layers.layer_backward import layer_backward_by
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.models import trained
 from profiler.analytical.formulas.models.parameters import adapted_projections, layers_of
-from profiler.analytical.formulas.models.trained import element_bytes, layer_gradients_bytes, trains_everything
-from profiler.analytical.formulas.models.weights import autocast_more_bytes, autocast_saved_bytes
+from profiler.analytical.formulas.models.trained import (
+    all_logits,
+    element_bytes,
+    layer_gradients_bytes,
+    trains_everything,
+)
+from profiler.analytical.formulas.models.weights import autocast_more_bytes, autocast_saved_bytes, ends_autocast
 from profiler.analytical.formulas.sizes.quantities import (
     Count,
     Flag,
@@ -222,9 +228,7 @@ def _pass(
     until_the_end = added(persistent, earlier.named("rows that wait", Category.LOGITS))
     until_the_first = until_the_first_layer(spec, architecture, batch)
     layers = added(
-        until_the_end,
-        until_the_first,
-        {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs},
+        until_the_end, until_the_first, {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs}
     )
     saved = dict(added(layers, kept, of_norm))
     # The head names what is there with it.
@@ -232,18 +236,17 @@ def _pass(
     in_layer, at_head = (Term(autocast_more_bytes(spec, architecture, in_layer=there)) for there in (True, False))
     last_layer, waiting = layer_backward(spec, architecture, batch), gradients.of_tied_head(spec, architecture)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
-    logged = logging_scratch(spec, architecture, batch)
+    logged, is_over = logging_scratch(spec, architecture, batch), ends_autocast(spec)
+    in_model: list[Terms] = [{Category.ACTIVATIONS: each[Category.ACTIVATIONS]} for each in (kept, scratch)]
+    if is_over:  # what autocast keeps is next to the product alone then
+        product = all_logits(spec, architecture, batch).product
+        in_model.append({Category.ACTIVATIONS: at_head, Category.LOGITS: product})
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
     in_backward = added(layers, {Category.GRADIENTS: waiting})
-    of_tower = tower_backward(
-        spec,
-        architecture,
-        batch,
-        gradients=gradients.earlier,
-        every=gradients.every,
-        waiting=waiting,
-        embedding=embedding_bytes(spec, architecture),
+    backward_of_tower = partial(
+        tower_backward, spec, architecture, batch, embedding=embedding_bytes(spec, architecture)
     )
+    of_tower = backward_of_tower(gradients=gradients.earlier, every=gradients.every, waiting=waiting)
     found = {
         **{
             name: added(until_the_end, {Category.GRADIENTS: gradients.earlier}, more)
@@ -257,7 +260,7 @@ def _pass(
             held_in_forward(spec, architecture, batch),
             embedded_inputs(spec, architecture, batch),
         ),
-        InstantName.FORWARD_HEAD: added(saved, {Category.ACTIVATIONS: at_head}, scratch),
+        InstantName.FORWARD_HEAD: added(saved, {} if is_over else {Category.ACTIVATIONS: at_head}, scratch),
         **({} if logged is None else {InstantName.LOGGING: added(saved, {Category.LOGITS: logged})}),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
         InstantName.BACKWARD_NORM: added(in_backward, norm, of_norm),
@@ -280,6 +283,7 @@ def _pass(
     at_inputs = ((InstantName.BACKWARD_INPUTS, added(until_the_end, more)) for more in of_inputs)
     named = (
         *((name, added(until_the_end, until_the_first, more)) for name, more in others),
+        *(((InstantName.FORWARD_HEAD, added(layers, of_norm, *in_model)),) if is_over else ()),
         *found.items(),
         *at_inputs,
     )

@@ -22,7 +22,7 @@ from profiler.config.trl_releases.facts import (
 )
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Logprobs, Tuning, VllmMode
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Dtype, Logprobs, Tuning, VllmMode
 
 _CONFIG, _TRAINER = "trl/trainer/grpo_config.py", "trl/trainer/grpo_trainer.py"
 _RLOO_CONFIG, _RLOO_TRAINER = "trl/trainer/rloo_config.py", "trl/trainer/rloo_trainer.py"
@@ -131,8 +131,7 @@ def _effect(
     return Effect(key=key, value=value, versions=Versions.of(versions), recipes=recipes, meaning=meaning, source=source)
 
 
-_CUT = "trl cuts prompts to it"
-_GIVEN = "vLLM is given prompt and completion"
+_CUT, _GIVEN = "trl cuts prompts to it", "vLLM is given prompt and completion"
 _WHOLE_LOGITS = "all but fused make the logits of all completions of a micro-batch at once"
 _LABEL_LOGITS = "nll makes the logits of all tokens of a micro-batch at once"
 _CHUNKS_OF_LOGITS = "chunked_nll makes those of 256 tokens at a time"
@@ -178,8 +177,8 @@ LOGPROBS: tuple[LogprobsRow, ...] = (
     ),
     _logprobs(
         "1.14",
-        Logprobs.FULL,
-        f"{_TRAINER}, 1.14.0; kernels/logprob_entropy.py keeps logits and makes one gradient: as much as 0.14",
+        Logprobs.SELECTIVE_KERNEL,
+        f"{_TRAINER}, 1.14.0; kernels/logprob_entropy.py keeps logits and makes one gradient of them",
     ),
 )
 """Read in `GRPOTrainer` and `RLOOTrainer`, which are alike; 1.15.0 has `add_fused_lm_head`.
@@ -258,10 +257,11 @@ def _unless(is_liger: Callable[[Described], bool], logprobs: Logprobs, it: Descr
     return None if is_liger(it) else logprobs.value
 
 
+_WIDE_COPY = f"{COPIED_ADAPTERS}, both in float32 under ZeRO-3"
 _SAVED_BY = f"{COPIED_ADAPTERS}; a trainer that gets peft_config needs none"
 _COPIES = 'v0.27.0, v0.29.0 and v1.2.0 of the trainers, model.add_adapter("ref", default_config)'
-
-
+_FLOAT32_NORMS = "norms and adapters over weights in 4 bits in float32"
+_PREPARES = f"peft_module_casting_to_bf16 in {_MODELS}, v0.14.0 to v0.25.1, called by {_SFT_TRAINER} to v0.21.0"
 _SHARED = f"vllm_device={FIRST_CARD} trains too"
 
 EFFECTS: tuple[Effect, ...] = (
@@ -326,6 +326,11 @@ EFFECTS: tuple[Effect, ...] = (
     _effect("use_liger_kernel", "0.25 to 0.27", _kernel_by("use_liger_loss"), "use_liger_loss sets it", _OF_LIGER_LOSS),
     _effect("use_liger_kernel", "0.14 to 0.15", _kernel_by_name, _BY_NAME, _OF_LIGER, _ONLY_SFT),
     _effect("use_liger_kernel", "0.16 to 0.17", _kernel_by("use_liger"), "use_liger sets it", _OF_LIGER, _ONLY_SFT),
+    _effect(
+        "dtype", "0.14 to 0.21", partial(Described.float32_norms, of_peft=False), _FLOAT32_NORMS, _PREPARES, _ONLY_SFT
+    ),
+    _effect("dtype", "0.22 to 0.25", Described.float32_norms, _FLOAT32_NORMS, _PREPARES, frozenset({_SFT, _GRPO})),
+    _effect("dtype", "0.22 to 0.26", Described.float32_norms, _FLOAT32_NORMS, _PREPARES, _ONLY_RLOO),
     _effect("ref_adapter", f"0.27 to {NEWEST}", lambda it: it.copies_adapters or None, _SAVED_BY, _COPIES, GENERATING),
     _effect("ref_adapter", f"1.15 to {NEWEST}", lambda it: it.copies_adapters or None, _SAVED_BY, _COPIES, _PAIRED),
     *_effects_on_logprobs(),
@@ -346,8 +351,8 @@ class Uncounted:
     source: str
 
 
-def _is_qlora(it: Described) -> bool:
-    return it.point.get("tuning") == Tuning.QLORA
+def _is_narrow_qlora(it: Described) -> bool:
+    return it.point.get("tuning") == Tuning.QLORA and it.point.get("dtype") != Dtype.FLOAT32_NORMS
 
 
 def _is_whole_under_zero(it: Described) -> bool:
@@ -366,20 +371,19 @@ def _uncounted(
     )
 
 
-_FLOAT32_PARTS = "embedding, norms and head of weights in 4 bits in float32 (prepare_model_for_kbit_training)"
-_LIGER = "that Liger computes the loss"
-_WHOLE = "a reference model with LoRA under ZeRO-3"
+_LIGER, _WHOLE = "that Liger computes the loss", "a reference model with LoRA under ZeRO-3"
+_HELD = "the logits of one micro-batch while a sharded reference scores the next"
 _ASKS_FIRST = "is_deepspeed_zero3_enabled; v0.19.0 asks for the adapter first"
 _DFT_LOGITS = "the logits of all tokens, and their gradients, with loss_type=dft"
 
 UNCOUNTED: tuple[Uncounted, ...] = (
-    _uncounted("0.22 to 0.25", _is_qlora, _FLOAT32_PARTS, f"{_MODELS}, v0.22.0, prepare_peft_model", _GRPO),
-    _uncounted("0.22 to 0.26", _is_qlora, _FLOAT32_PARTS, f"{_MODELS}, v0.22.0, prepare_peft_model", _RLOO),
-    _uncounted("0.14 to 0.25", _is_qlora, _FLOAT32_PARTS, f"{_SFT_TRAINER}, v0.14.0 to v0.25.1", _SFT),
-    _uncounted("0.14 to 0.21", _is_qlora, "adapters in float32", f"{_TRAINER}, v0.21.0, get_peft_model", _GRPO),
+    _uncounted("0.22 to 0.25", _is_narrow_qlora, _FLOAT32_NORMS, _PREPARES, _GRPO),
+    _uncounted("0.22 to 0.26", _is_narrow_qlora, _FLOAT32_NORMS, _PREPARES, _RLOO),
+    _uncounted("0.14 to 0.25", _is_narrow_qlora, _FLOAT32_NORMS, _PREPARES, _SFT),
+    _uncounted("0.14 to 0.21", _is_narrow_qlora, "adapters in float32", f"{_TRAINER}, v0.21.0, get_peft_model", _GRPO),
     _uncounted("0.14 to 0.18", _is_whole_under_zero, _WHOLE, f"{_TRAINER}, v0.14.0 to v0.18.2, {_ASKS_FIRST}", _GRPO),
-    _uncounted(f"0.27 to {NEWEST}", lambda it: it.shards_copy, COPIED_ADAPTERS, _COPIES, _GRPO, _RLOO),
-    _uncounted(f"1.15 to {NEWEST}", lambda it: it.shards_copy, COPIED_ADAPTERS, _COPIES, Recipe.DPO, Recipe.KTO),
+    _uncounted(f"0.27 to {NEWEST}", lambda it: it.copies_wide_adapters, _WIDE_COPY, _COPIES, _GRPO, _RLOO),
+    _uncounted("0.15 to 1.14", lambda it: it.scores_sharded_reference, _HELD, f"logits in {_TRAINER}", _GRPO, _RLOO),
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted("0.23 to 1.14", _is_dft, _DFT_LOGITS, f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss", _SFT),

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from profiler.domain.architectures.families import family_of
 from profiler.domain.errors import Fault
+from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import SHARDED, Tuning
+from profiler.domain.trials.trial import SHARDED, ZERO_OF_WEIGHTS, Dtype, Tuning
 
 RELEASES = (
     *(f"0.{number}" for number in range(14, 30)),
@@ -323,19 +325,48 @@ class Described:
     @property
     def copies_adapters(self) -> bool:
         """Whether the trainer gets adapters, of which it keeps a copy as reference in releases that do so."""
-        return self._wraps and not self._is_sharded
+        return self._wraps and not self._keeps_types
 
     @property
-    def shards_copy(self) -> bool:
-        """Whether FSDP or DeepSpeed shards such a copy."""
-        return self._wraps and self._is_sharded
+    def copies_wide_adapters(self) -> bool:
+        """Whether it does so under stage 3 of ZeRO, which leaves adapters and their copy in float32."""
+        return self._wraps and self._keeps_types
 
     @property
     def _wraps(self) -> bool:
         return self.job.get(IS_WRAPPED) is True and self.has_adapted_reference
 
     @property
-    def _is_sharded(self) -> bool:
+    def _keeps_types(self) -> bool:
+        return ZERO_OF_WEIGHTS in (self.job.get("zero_stage"), self.point.get("zero_stage"))
+
+    @property
+    def scores_sharded_reference(self) -> bool:
+        """Whether a reference model that is sharded scores, as one unit, which may be the peak then."""
+        is_trained_whole = self.point.get("tuning", Tuning.FULL) == Tuning.FULL
+        return self.is_sharded and is_trained_whole and bool(self.point.get("beta"))
+
+    def float32_norms(self, *, of_peft: bool = True) -> str | None:
+        """Return the type of weights whose norms trl casts to float32, next to those in 4 bits; None where it does not.
+
+        peft casts all other weights to float32, and trl embeddings and the LM head back if it trains in bfloat16. Some
+        families' norms return the type of their input. trl skips weights that it shards. A rollout without vLLM is not
+        under autocast, where the LM head refuses what such a norm returns.
+
+        Args:
+            of_peft: Whether it does so with a model into which the script has put adapters.
+        """
+        known = find_builtin(str(self.point.get("model")))
+        narrows = known is not None and family_of(str(known.config["model_type"])).layers.has_float32_norms
+        others = self.point.get("use_liger_kernel") is True or self.is_sharded or narrows
+        runs = self.point.get("recipe") not in GENERATING or self.point.get("use_vllm") is True
+        is_left = not of_peft and self.job.get(IS_WRAPPED) is True
+        applies = self.point.get("tuning") == Tuning.QLORA and self.point.get("bf16") is True and runs
+        return Dtype.FLOAT32_NORMS.value if applies and not others and not is_left else None
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP or DeepSpeed shards the model."""
         by_file = self.job.get("zero_stage") is not None or "distributed_type" in self.job
         return by_file or self.point.get("distributed_type") in SHARDED
 

@@ -77,6 +77,8 @@ class Selection:
     """Whether the logits before the division stay until the end of forward."""
     divides: bool = True
     """Whether logits are divided at all, and the entropy is computed of what is selected."""
+    by_kernel: bool = False
+    """Whether a kernel reads the logits, makes nothing as wide as they are, and one gradient of them in backward."""
 
     @property
     def keeps_whole(self) -> bool:
@@ -150,7 +152,7 @@ class Logprobs(StrEnum):
     FUSED = "fused"
     """trl today: a fused, chunked LM head over the scored positions."""
     FULL = "full"
-    """trl 0.14.0: logits of all rows at once, log-softmax row by row."""
+    """trl 0.14.0: logits of all rows at once, log-softmax row by row (here under autocast)."""
     SLICED = "sliced"
     """The forward in slices of one row, one backward over all."""
     MINIBATCH = "minibatch"
@@ -163,6 +165,8 @@ class Logprobs(StrEnum):
     """trl 1.0: as `selective`, with logits divided in place of a slice, which backward copies."""
     SELECTIVE_KEPT = "selective_kept"
     """trl 1.10: as `selective`, and the logits before the division stay until the end of forward."""
+    SELECTIVE_KERNEL = "selective_kernel"
+    """trl 1.14: logits of all rows at once, of which a kernel makes log-probabilities and one gradient."""
     NLL = "nll"
     """SFT of trl 0.14: transformers' loss of the logits of all tokens at once."""
     NLL_ACCURACY = "nll_accuracy"
@@ -204,6 +208,20 @@ class Logprobs(StrEnum):
     def pair_loss(self) -> PairLoss | None:
         """What is done with the logits of preferences; None if the loss is not one of them, or has a fused head."""
         return _PAIR_LOSSES.get(self)
+
+    @property
+    def pairs(self) -> PairLoss:
+        """What a loss of preferences does with all logits; of another loss nothing."""
+        return self.pair_loss or PairLoss()
+
+    @property
+    def ends_autocast(self) -> bool:
+        """Whether log-probabilities are of the outputs of the model, in whose forward alone there is autocast.
+
+        Up to 1.14 trl computes those of completions so, and autocast has let go of its copies by then. The trial's
+        trainer has `full` under autocast, as kept trials ran it; losses of preferences are counted as if they were.
+        """
+        return self.selection is not None and self.pair_loss is None
 
     @property
     def label_loss(self) -> LabelLoss | None:
@@ -261,6 +279,7 @@ _SELECTIONS: Mapping[Logprobs, Selection] = {
     Logprobs.SELECTIVE_ROW_ENTROPY: Selection(entropy_by_row=True),
     Logprobs.SELECTIVE_IN_PLACE: Selection(in_place=True),
     Logprobs.SELECTIVE_KEPT: Selection(keeps_outputs=True),
+    Logprobs.SELECTIVE_KERNEL: Selection(divides=False, by_kernel=True),
     Logprobs.PAIRS_OF_COMPLETIONS: Selection(divides=False),
 }
 
@@ -362,11 +381,13 @@ class Dtype(StrEnum):
     """32 bits."""
     BFLOAT16_LAYERS = "bfloat16_layers"
     """Full training by axolotl: layers in bfloat16, but their norms, embeddings and the LM head in float32."""
+    FLOAT32_NORMS = "float32_norms"
+    """QLoRA of trl 0.14 to 0.25: norms, biases and adapters in float32, embeddings and the LM head in bfloat16."""
 
     @property
-    def is_of_trl(self) -> bool:
-        """Whether trl's trainers have such weights: those of another program have a closed form alone."""
-        return self is not Dtype.BFLOAT16_LAYERS
+    def is_of_todays_trl(self) -> bool:
+        """Whether a trial can have such weights: those of others have a closed form alone."""
+        return self not in (Dtype.BFLOAT16_LAYERS, Dtype.FLOAT32_NORMS)
 
 
 class Attention(StrEnum):

@@ -45,6 +45,7 @@ def triton_path(recorder: Recorder, products: "Products") -> AbstractContextMana
             (chunked_logprob, "_addmm_fp32", products.accumulate),
             (chunked_logprob, "triton", TRITON),
             *attributed(chunked_logprob.ChunkedLogProbFunction, recorder, "trl's fused LM head"),
+            *_logprobs(recorder),
         ]
     )
 

@@ -44,7 +44,7 @@ from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, eit
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_masked
 from profiler.domain.architectures.families import LINEAR_INPUTS, LINEAR_OUTPUT
-from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention, Tuning
 
 _MASK_ALIGNMENT = 8
 MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj", SHARED_GATE)
@@ -190,9 +190,17 @@ def saves_output(spec: TrialKeys, architecture: DecoderShape) -> Flag:
     if not adapted_parts(spec, architecture, OUTPUTS):
         return False
     casts = element_bytes(spec).adapter_casts
-    if has_bfloat16_adapters(spec):
+    if _leaves_inputs(spec):
         casts = both(casts, negated(spec.mixed_precision))
     return negated(either(casts, drops_inputs(spec)))
+
+
+def _leaves_inputs(spec: TrialKeys) -> bool:
+    """Return whether peft leaves inputs of adapters to autocast, which casts those in float32, but not that of o.
+
+    Over 4-bit weights it does, whatever type its adapters have (`Linear4bit.forward` in peft's `bnb.py`).
+    """
+    return spec.tuning is Tuning.QLORA or has_bfloat16_adapters(spec)
 
 
 def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -249,9 +257,9 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     own = sum(block(positions * part.in_features * element) for part in adapted)
     shared = bool(names.intersection(MLP_INPUTS)) * block(positions * hidden * element)
     shared = shared + ("down_proj" in names) * block(positions * inner * element)
-    # Under autocast the input of o is bfloat16 already, so an adapter in bfloat16 casts nothing.
+    # Under autocast the input of o is bfloat16 already, so neither autocast nor such an adapter casts it.
     uncast = bool(names.intersection(OUTPUTS)) * block(positions * output_width(architecture) * element)
-    uncast = where(spec.mixed_precision, uncast, 0) if has_bfloat16_adapters(spec) else 0
+    uncast = where(spec.mixed_precision, uncast, 0) if _leaves_inputs(spec) else 0
     own = where(drops_inputs(spec), own, where(sizes.adapter_casts, own - uncast, shared))
     own = own + sum(input_mask_bytes(spec, positions * part.in_features) for part in adapted)
     own = own + frozen_inputs_saved_bytes(spec, architecture, positions, MLP_INPUTS)

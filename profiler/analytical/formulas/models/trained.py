@@ -33,7 +33,7 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.text import count_text
 from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, TrialSpec, Tuning
 
-_DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4, Dtype.BFLOAT16_LAYERS: 2}
+_DTYPE_BYTES = {**dict.fromkeys(Dtype, 2), Dtype.FLOAT32: 4}
 
 BFLOAT16_BYTES = 2
 FLOAT16_BYTES = 2
@@ -61,7 +61,7 @@ class ElementBytes:
     Not under FSDP 2 and DeepSpeed, whose models accelerate does not wrap.
     """
     log_softmax: Count
-    """Log-softmax of all logits: float32 wherever autocast is on, which it is not with DeepSpeed."""
+    """Log-softmax of all logits under autocast (`logprobs=full`); DeepSpeed has none."""
     autocast_casts: Flag
     """Whether autocast copies the weights of layers, because they are not in its compute type."""
     casts_inputs: Flag
@@ -85,11 +85,11 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
     (`MixedPrecisionPolicy.param_dtype`), which is bfloat16. An input of the adapter's type is not
     copied (`_cast_input_dtype` in peft), unless autocast casts it, which it does with each float32 input of a product.
 
-    By hand, float16 under autocast to bfloat16: weight 2, stream 4, compute 2 B.
+    By hand, float16 under autocast to bfloat16: weight 2, stream 4, compute 2 B, and so next to float32 norms.
 
     Outputs: FSDP casts them to its `output_dtype`, bfloat16 (`_cast_output_dtype` in torch's `_fsdp_state.py`;
-    accelerate's `set_mixed_precision`), and autocast casts the input of a log-softmax to float32. DeepSpeed computes
-    in bfloat16 without autocast (`native_amp` of accelerate's `Accelerator`).
+    accelerate's `set_mixed_precision`), and DeepSpeed computes in bfloat16 without autocast (`native_amp` of
+    accelerate's `Accelerator`). A log-softmax of all logits has their type, unless it is made under autocast.
 
     Source of what is cached: `cached_cast` in `aten/src/ATen/autocast_mode.cpp` (float32 leaves that require a
     gradient).
@@ -108,13 +108,13 @@ def _element_bytes(
     compute = where(autocast, BFLOAT16_BYTES, weight)
     widened_output = where(autocast, FLOAT32_BYTES, weight)
     is_cast = either(
-        both(bf16, holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
+        both(bf16, holds(dtype, lambda dtype: dtype not in (Dtype.BFLOAT16, Dtype.FLOAT32_NORMS))),
         both(fp16, holds(dtype, lambda dtype: dtype is not Dtype.FLOAT16)),
     )
     is_wide = holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)
     only_layers = holds(dtype, lambda dtype: dtype is Dtype.BFLOAT16_LAYERS)
-    widened = both(is_cast, negated(is_wide))
-    in_bfloat16 = _keeps_bfloat16_adapters(tuning, distributed_type)
+    widened = either(both(is_cast, negated(is_wide)), holds(dtype, lambda dtype: dtype is Dtype.FLOAT32_NORMS))
+    in_bfloat16 = _keeps_bfloat16_adapters(tuning, distributed_type, dtype)
     casts = holds(dtype, lambda dtype: dtype is not (Dtype.BFLOAT16 if in_bfloat16 else Dtype.FLOAT32))
     if not in_bfloat16:
         casts = either(casts, autocast)
@@ -143,8 +143,8 @@ def is_unwrapped(distributed_type: DistributedType) -> bool:
     return distributed_type in SHARDED
 
 
-def _keeps_bfloat16_adapters(tuning: Tuning, distributed_type: DistributedType) -> bool:
-    return tuning is Tuning.QLORA or is_unwrapped(distributed_type)
+def _keeps_bfloat16_adapters(tuning: Tuning, distributed_type: DistributedType, dtype: object) -> bool:
+    return (tuning is Tuning.QLORA and dtype is not Dtype.FLOAT32_NORMS) or is_unwrapped(distributed_type)
 
 
 def has_bfloat16_adapters(spec: TrialKeys) -> bool:
@@ -152,7 +152,7 @@ def has_bfloat16_adapters(spec: TrialKeys) -> bool:
 
     Over 4-bit weights they are kept so, FSDP gathers its float32 shards so, and DeepSpeed casts the whole model.
     """
-    return _keeps_bfloat16_adapters(spec.tuning, spec.distributed_type)
+    return _keeps_bfloat16_adapters(spec.tuning, spec.distributed_type, spec.dtype)
 
 
 def saved_input_bytes(spec: TrialKeys) -> Count:
@@ -224,7 +224,8 @@ def bfloat16_tensors(spec: TrialSpec, architecture: Architecture) -> tuple[Tenso
     weights = spec.dtype is Dtype.BFLOAT16
     if trains_everything(spec):
         return trained_tensors(spec, architecture) if weights else ()
-    adapters = trained_tensors(spec, architecture) if spec.tuning is Tuning.QLORA else ()
+    is_narrow = spec.tuning is Tuning.QLORA and has_bfloat16_adapters(spec)
+    adapters = trained_tensors(spec, architecture) if is_narrow else ()
     head = TensorGroup(shape=(1, architecture.hidden_size), copies=1)
     return adapters if spec.recipe.facts.has_lm_head or not weights else (*adapters, head)
 
@@ -314,8 +315,10 @@ class AllLogits:
     """The logits, [rows, C + 1, V], in the type of the outputs."""
     scored: Count
     """Those of the completions, [rows, C, V], in the same type: a quotient or a gradient."""
+    product: Term
+    """The logits as the head returns them, in the compute type."""
     converted: Count
-    """The logits in the compute type; 0 if it is that of the outputs."""
+    """The same; 0 if it is the type of the outputs."""
     row: Count
     """The log-softmax of one row, [C, V], in its own type."""
     cast_row: Count
@@ -344,14 +347,15 @@ def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> All
     pairs = spec.logprobs.pair_loss
     in_float32 = pairs is not None and (pairs.at_once or pairs.widens)
     output: Count = FLOAT32_BYTES if in_float32 else sizes.output
-    log_softmax: Count = FLOAT32_BYTES if in_float32 else sizes.log_softmax
     tokens = batch.completion_tokens + (0 if pairs is None or pairs.slices else 1)
     whole = batch.rows * (batch.completion_tokens + 1) * vocabulary
+    log_softmax = output if in_float32 or spec.logprobs.ends_autocast else sizes.log_softmax
     row = block(tokens * vocabulary * log_softmax)
     return AllLogits(
         rows=batch.rows,
         whole=block(whole * output),
         scored=block(batch.rows * tokens * vocabulary * output),
+        product=Term(block(whole * sizes.compute), lambda: f"{whole // vocabulary} x {vocabulary} x {sizes.compute} B"),
         converted=where(output != sizes.compute, block(whole * sizes.compute), 0),
         row=row,
         cast_row=where(output < log_softmax, row, 0),

@@ -19,6 +19,7 @@ from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
     has_bfloat16_adapters,
+    is_unwrapped,
     lora_rank,
     outer_text,
     tensors_bytes,
@@ -28,7 +29,7 @@ from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, 
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
 from profiler.domain.text import count_text
-from profiler.domain.trials.trial import Tuning
+from profiler.domain.trials.trial import Dtype, Tuning
 
 NF4_BLOCK = 64
 """Values of a matrix in nf4 that share a scale."""
@@ -93,7 +94,8 @@ def widened_matrix_bytes(spec: TrialKeys, values: Count, *, autocast: Flag) -> C
 def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
     """Return the parameters and buffers of the policy, without adapters.
 
-    With `qlora` the linear layers of the decoder are in nf4; embeddings, LM head, norms and biases keep `dtype`.
+    With `qlora` the linear layers of the decoder are in nf4; embeddings, LM head, norms and biases keep `dtype`, or
+    norms and biases are in float32 (`_widened_vectors_bytes`).
 
     By hand, qwen2.5-0.5b in bfloat16: 494,032,768 x 2 B + 256 B.
     """
@@ -104,7 +106,7 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
         return whole
     block, element = block_of(spec), element_bytes(spec).weight
     double_quant = spec.bnb_4bit_use_double_quant
-    saved: Count = 0
+    saved = _widened_vectors_bytes(spec, architecture)
     for kind in layer_kinds(architecture):
         unpacked = sum(block(part.weights * element) for part in projections(kind))
         packed = sum(nf4_bytes(part.weights, block, double_quant=double_quant) for part in projections(kind))
@@ -125,6 +127,23 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
         return f"{layers} in nf4 ({value:.2f} B), the rest {element} B each"
 
     return Term(whole.size + saved, words)
+
+
+def _widened_vectors_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return what norms and biases need in float32 beyond their other type (`Dtype.FLOAT32_NORMS`); 0 otherwise.
+
+    By hand, qwen2.5-0.5b: 49 norms of 896 values, and 24 x (896 + 2 x 128) of biases: 71,552 x 2 B.
+
+    Source: `prepare_model_for_kbit_training` of peft 0.21, which casts all that is not in 4 bits, and
+    `peft_module_casting_to_bf16` in `trl/models/utils.py` of trl 0.14 to 0.25, which casts embedding and head back. trl
+    0.25 has a function of its own, which leaves biases as they are: 0.01 % of a model.
+    """
+    if spec.dtype is not Dtype.FLOAT32_NORMS:
+        return 0
+    block, element = block_of(spec), element_bytes(spec).weight
+    vectors = [group for group in base_tensors(architecture) if len(group.shape) == 1]
+    wider = (block(group.elements * FLOAT32_BYTES) - block(group.elements * element) for group in vectors)
+    return sum(group.copies * each for group, each in zip(vectors, wider, strict=True))
 
 
 def _whole_model(spec: TrialKeys, architecture: DecoderShape, element: Count) -> Term:
@@ -254,6 +273,14 @@ def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
     return _adapter_casts(spec, architecture)
 
 
+def ends_autocast(spec: TrialKeys) -> bool:
+    """Return whether log-probabilities are made after autocast, which is around the model's forward alone.
+
+    Models that FSDP and DeepSpeed shard have no autocast.
+    """
+    return spec.logprobs.ends_autocast and not is_unwrapped(spec.distributed_type)
+
+
 def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the bytes of the whole LM head in the compute type of autocast; 0 if weights have that type.
 
@@ -278,7 +305,7 @@ def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
     peft casts the adapters of experts itself, layer by layer (`merged_bytes`).
     """
-    if spec.tuning is not Tuning.LORA or has_bfloat16_adapters(spec):
+    if trains_everything(spec) or has_bfloat16_adapters(spec):
         return 0
     element = element_bytes(spec).compute
     casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element)

@@ -165,7 +165,7 @@ class UnitSharding(TrialSharding):
         """
         layers, kinds = self.architecture.num_hidden_layers, layer_kinds(self.architecture)
         in_layers = sum(kind.num_hidden_layers * layer_parameter_count(kind) for kind in kinds)
-        adapters = self._adapters // layers
+        adapters = (self._adapters + self._copied_adapters) // layers
         table = self.architecture.vocab_size * self.architecture.hidden_size
         embedding = where(self.architecture.tie_word_embeddings, 0, table)
         return Units(
@@ -187,6 +187,11 @@ class UnitSharding(TrialSharding):
     @cached_property
     def _adapters(self) -> Count:
         return 0 if self._trains_everything else count_of(self._trained)
+
+    @property
+    def _copied_adapters(self) -> Count:
+        """A frozen copy of them: trl makes it before the model is sharded, so each unit has its part of it."""
+        return self._adapters if self.spec.ref_adapter else 0
 
     @cached_property
     def gathering(self) -> UnitWeights:

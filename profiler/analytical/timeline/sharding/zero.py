@@ -134,8 +134,7 @@ class Zero(TrialSharding):
         """
         if self.is_offloaded:
             return 0
-        first = self._embedding if self._trains_everything and self._stage != 3 else 0
-        return BFLOAT16_BYTES * larger(first, self.own)
+        return BFLOAT16_BYTES * larger(self._embedding if self._trains_everything and self._stage != 3 else 0, self.own)
 
     @cached_property
     def _offload_buffer_bytes(self) -> Count:
@@ -233,7 +232,7 @@ class Zero(TrialSharding):
         return {**self._models(alone), Category.OPTIMIZER_STATE: self.states}
 
     def _models(self, alone: Instant) -> Terms:
-        """Return the models that are not as on one GPU. Weights in 4 bits are.
+        """Return the models that are not as on one GPU. Weights in 4 bits are. A copy of adapters is as these.
 
         A reference model has an engine of its own, and is sharded in stage 3 only, with `offload_param` of the policy
         (`prepare_deepspeed` in trl 1.16 leaves it in the configuration).
@@ -241,7 +240,9 @@ class Zero(TrialSharding):
         found = {Category.ADAPTERS: self.adapters}
         if self.spec.tuning is not Tuning.QLORA:
             found[Category.WEIGHTS] = self.weights
-        if self._stage == 3:
+        if self.spec.ref_adapter:
+            found[Category.REFERENCE] = self.adapters
+        elif self._stage == 3:
             whole = 0 if self._offloads_weights else alone.terms.get(Category.REFERENCE, NOTHING).size
             words = self._weight_words(self._parameters, "x").words
             found[Category.REFERENCE] = Term(whole // self.spec.num_processes, words)

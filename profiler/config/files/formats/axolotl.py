@@ -12,6 +12,7 @@ from profiler.config.files.formats.together import (
     PROCESSES,
     absent_deepspeed,
     float32_adapters,
+    keeps_types,
     of_axolotl,
     of_pairs,
     one_process,
@@ -143,8 +144,8 @@ def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     Those of a reward model are unless `pad_to_sequence_len` is false (`hint_reward_model_pad`), and it has no LM head.
     """
     if _is_grpo(leaves):
-        copied: dict[str, object] = {"ref_adapter": leaves.get("deepspeed") is None}
-        return copied if _has_liger(leaves) else {"logprobs": Logprobs.SELECTIVE_IN_PLACE.value, **copied}
+        made = {} if _has_liger(leaves) else {"logprobs": Logprobs.SELECTIVE_IN_PLACE.value}
+        return {**made, "ref_adapter": not keeps_types(leaves)}
     if _is_preferred(leaves):
         return {"logprobs": Logprobs.PAIRS_OF_ROWS.value}
     pads = leaves.get("pad_to_sequence_len")
@@ -212,8 +213,8 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield Note(key="logprobs", text=f"logprobs={_trial(leaves)['logprobs']} (in {_NAME} {said})")
     if not _is_grpo(leaves):
         yield from one_process(_NAME, leaves)
-    elif not is_full and leaves.get("deepspeed") and (leaves.get("trl.beta") or leaves.get("rl_beta")):
-        yield not_counted(f"{COPIED_ADAPTERS} (the figure is too low)")
+    elif not is_full and keeps_types(leaves) and (leaves.get("trl.beta") or leaves.get("rl_beta")):
+        yield not_counted(f"{COPIED_ADAPTERS}, both in float32 under ZeRO-3 (the figure is too low)")
 
 
 AXOLOTL = Vocabulary(

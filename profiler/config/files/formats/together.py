@@ -120,15 +120,16 @@ def said_of_types(leaves: Mapping[str, object], types: Mapping[str, object], att
 
 
 def _keeps_float32(leaves: Mapping[str, object], attention: object) -> bool:
-    """Return whether no FlashAttention and no DeepSpeed makes bfloat16 of what axolotl has made float32.
+    """Return whether nothing makes bfloat16 of what is float32 (`_configure_embedding_dtypes` in `loaders`)."""
+    stays = leaves.get("deepspeed") is None or keeps_types(leaves)
+    return stays and leaves.get("adapter") not in ("lora", "qlora") and attention in (None, "sdpa", "eager")
 
-    Stage 3 leaves types as they are (`_configure_embedding_dtypes` in axolotl's `loaders/model.py`,
-    `_cast_module_mixed_precision` in DeepSpeed's `runtime/engine.py`, 0.19).
-    """
+
+def keeps_types(leaves: Mapping[str, object]) -> bool:
+    """Return whether stage 3 leaves types (`_cast_module_mixed_precision` in DeepSpeed's `runtime/engine.py`, 0.19)."""
     file = of_axolotl(leaves.get("deepspeed")) or leaves.get("deepspeed")
     zero = file.get("zero_optimization") if isinstance(file, Mapping) else None
-    stays = file is None or (isinstance(zero, Mapping) and zero.get("stage") == _GATHERS)
-    return stays and leaves.get("adapter") not in ("lora", "qlora") and attention in (None, "sdpa", "eager")
+    return isinstance(zero, Mapping) and zero.get("stage") == _GATHERS
 
 
 def absent_deepspeed(

@@ -9,12 +9,14 @@ those of transformers are in `announced_steps.py`.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.autograd.graph import save_on_cpu
 from transformers import Trainer
 from trl import GRPOTrainer, RLOOTrainer
+from trl.trainer.utils import selective_log_softmax_and_entropy
 
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import ENTROPY_TOKENS, Logprobs, RowLengths, Selection, TrialSpec, completion_lengths
@@ -72,9 +74,8 @@ def _part(inputs: dict[str, Any], rows: list[int], *, prompt: int, completion: i
 def full_logprobs(model: Any, input_ids: torch.Tensor, logits_to_keep: int) -> torch.Tensor:
     """Return the log-probability of each of the last `logits_to_keep` tokens; shape [rows, logits_to_keep].
 
-    The logits of the completion, [rows, logits_to_keep + 1, vocabulary], exist at once. The log-softmax is computed row
-    by row, and each row's is kept for backward. No attention mask is passed, so ragged rows do not change the attention
-    kernel.
+    The logits of the completion, [rows, logits_to_keep + 1, vocabulary], exist at once, and the log-softmax of each row
+    is kept for backward. No attention mask is passed, so ragged rows do not change the attention kernel.
 
     Source of the method: `GRPOTrainer.compute_loss` in trl 0.14.0 (its inner `get_per_token_logps`).
     """
@@ -103,21 +104,22 @@ def selective_logprobs(
 
     The loss, of an evaluation too, computes the entropy of these tokens as well, which trl only logs.
 
-    Source of the method: `_get_per_token_logps_and_entropies` of trl 0.16.0 to 1.13.0 in `trl/trainer/grpo_trainer.py`,
-    `selective_log_softmax` in `trl/trainer/utils.py`. Its statements are those that decide which tensors exist at once:
-    a name that trl keeps until the end of the function is kept here.
+    Source of the method: `_get_per_token_logps_and_entropies` of trl 0.16.0 to 1.14.2 in `trl/trainer/grpo_trainer.py`,
+    `selective_log_softmax` in `trl/trainer/utils.py`. Its statements and names decide which tensors exist at once.
     """
     outputs = model(
         input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=logits_to_keep + 1, use_cache=False
     )
-    logits = outputs.logits[:, :-1, :][:, -logits_to_keep:, :]
+    logits, ids = outputs.logits[:, :-1, :][:, -logits_to_keep:, :], input_ids[:, -logits_to_keep:]
+    if selection.by_kernel:
+        return selective_log_softmax_and_entropy(logits, ids, temperature=temperature)[0]
     if not selection.keeps_outputs:
         del outputs
     if selection.in_place:
         logits.div_(temperature)
     else:
         logits = logits / temperature
-    found = _selected(logits, input_ids[:, -logits_to_keep:].unsqueeze(-1))
+    found = _selected(logits, ids.unsqueeze(-1))
     if compute_entropy:
         log_entropy(logits, logits_to_keep if selection.entropy_by_row else ENTROPY_TOKENS)
     return found
@@ -137,8 +139,7 @@ def _selected(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows).squeeze(-1)
 
 
-_NO_TOKEN = -1
-"""The end of a sequence while rows are generated: a random model samples the real id by accident."""
+_NO_TOKEN = -1  # The end of a sequence while rows are generated: a random model samples the real id by accident.
 
 
 def shuffled_rows(lengths: RowLengths, generation: int, rows: int) -> list[int]:
@@ -283,10 +284,9 @@ class ProfiledGeneration(AnnouncedSteps):
         if self._spec.logprobs.makes_all_logits:
             rows = batch_size or input_ids.shape[0]
             parts = zip(input_ids.split(rows), attention_mask.split(rows), strict=True)
-            with_entropy = kwargs.get("compute_entropy", False)
-            with self.accelerator.autocast():
-                logps = torch.cat([self._of_all_logits(model, *part, logits_to_keep, with_entropy) for part in parts])
-            # trl 0.14.0 computed no entropy, and later ones log it only.
+            keys = (logits_to_keep, kwargs.get("compute_entropy", False))
+            with nullcontext() if self._spec.logprobs.ends_autocast else self.accelerator.autocast():
+                logps = torch.cat([self._of_all_logits(model, *part, *keys) for part in parts])
             return logps, torch.zeros_like(logps, requires_grad=False), None
         if self._spec.logprobs is Logprobs.SLICED:
             batch_size = 1
