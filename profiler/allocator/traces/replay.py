@@ -243,7 +243,6 @@ class Shortened:
 
     trace: Trace
     repeated: Sequence[Repeated]
-    """Ascending."""
 
     def event(self, event: int) -> int:
         """Return the number of an event in the whole trace."""
@@ -279,7 +278,7 @@ class Lengthened(Numbers):
 
 
 def shortened(trace: Trace) -> Shortened | None:
-    """Return the shortened form of a trace, if all that is replayed of it is written out of one."""
+    """Return the shortened form of a trace, if all that is replayed of it is written out of one; else None."""
     events, sizes = trace.events, trace.sizes_bytes
     if not (isinstance(events, Lengthened) and isinstance(sizes, Lengthened)):
         return None

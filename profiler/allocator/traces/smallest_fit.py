@@ -321,8 +321,8 @@ class _ShortenedRun(_CompiledRun):
     """Whether the highest level is in a further time of a cycle: the blocks in use then are not known."""
     _refused_at: int | None = None
     """The refused event of the whole trace, if it is in a further time of a cycle."""
-    _before: "list[tuple[Repeated, npt.NDArray[np.int64]]]" = field(default_factory=list)
-    """Bytes of the blocks that may be in use at each cycle, before it repeats."""
+    _before: "list[tuple[int, slice, npt.NDArray[np.int64]]]" = field(default_factory=list)
+    """The end of each cycle, and the bytes of the blocks whose numbers others get, before it repeats."""
 
     def play(self, first: int, end: int) -> None:
         """Replay events of one phase, and the cycles that are left out between them."""
@@ -346,7 +346,8 @@ class _ShortenedRun(_CompiledRun):
         arrays, made = self.arrays, slice(each.blocks.start, each.blocks.stop)
         requested = np.ascontiguousarray(self.trace.sizes_bytes, dtype=np.int64)[made]
         growth = np.ascontiguousarray(each.growth_bytes, dtype=np.int64)
-        self._before.append((each, arrays.actual[each.in_use.start : each.in_use.stop].copy()))
+        moved = slice(each.in_use.start - len(each.blocks), made.stop)
+        self._before.append((each.end, moved, arrays.actual[moved].copy()))
         cycle = Cycle(each.first, each.end, made.start, len(growth), each.memory, each.times, 0, -1)
         cycle.requested, cycle.growth = _address(requested), _address(growth)
         while True:
@@ -364,9 +365,9 @@ class _ShortenedRun(_CompiledRun):
 
     def live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak, in the shortened trace."""
-        for each, before in reversed(self._before):
-            if each.end > self.peak_event:
-                self.arrays.actual[each.in_use.start : each.in_use.stop] = before
+        for end, moved, before in reversed(self._before):
+            if end > self.peak_event:
+                self.arrays.actual[moved] = before
         return super().live_at_the_peak()
 
     def _result(self) -> CardReplay:
