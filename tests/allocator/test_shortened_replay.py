@@ -164,16 +164,16 @@ def test_a_refused_request_of_a_repeated_cycle(library, monkeypatch):  # noqa: F
     monkeypatch.setattr(module, "compiled", lambda: library)
     builder = TraceBuilder()
     builder.enter(Phase.ROLLOUT)
-    for block, size in enumerate((10, 20, 30, 80, 90)):
-        builder.allocate(
-            size * MIB, Category.KV_CACHE, builder.site_index(Site(operation="", shape=(size,), dtype="", module=""))
-        )
-        if block:
+    builder.free(builder.allocate(114 * MIB, Category.OTHER))
+    for block, size in enumerate((10, 20, 30, 80, 90), start=1):
+        site = builder.site_index(Site(operation="", shape=(size,), dtype="", module=""))
+        builder.allocate(size * MIB, Category.KV_CACHE, site)
+        if block > 1:
             builder.free(block - 1)
-    builder.left_out.append(LeftOut(starts=(1, 3, 5), cycles=4, memory=1))
+    builder.left_out.append(LeftOut(starts=(3, 5, 7), cycles=4, memory=1))
     trace = written_out(builder.finished(), builder.left_out)
     _, full = replays(trace, PLAIN, capacity_bytes=115 * MIB, total_bytes=115 * MIB)
-    # 50 and 60 fit together, 60 and 70 do not: 11 events allocate up to 60.
+    # Within 114 MiB 50 and 60 fit together, 60 and 70 do not: after the first block 11 events allocate up to 60.
     assert full.refusal is not None
-    assert (full.refusal.requested_bytes, full.events_reached) == (70 * MIB, 11)
-    assert full.live_bytes == {4: 50 * MIB, 5: 60 * MIB}
+    assert (full.refusal.requested_bytes, full.events_reached) == (70 * MIB, 2 + 11)
+    assert (full.live_bytes, full.peak_event) == ({0: 114 * MIB}, 0)
