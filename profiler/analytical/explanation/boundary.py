@@ -198,7 +198,7 @@ class _Nearing(Generic[Answer]):
 
     def found(self, guess: int) -> Boundary[Answer]:
         """Return the boundary."""
-        where = guess, self._apart(guess)
+        where = guess, self._apart(guess, _WIDER_AT_FIRST)
         while not self._is_near_enough and (pair := self._pair(*where)):
             self._ask(pair)
             where = self._next()
@@ -207,9 +207,9 @@ class _Nearing(Generic[Answer]):
     def _precise(self, value: int) -> int:
         return max(1, int(self._precision * value))
 
-    def _apart(self, value: int) -> int:
-        """Return how far apart two values are asked: neighbours, or so that a third of it is near enough."""
-        return max(1, 3 * (self._precise(value) - 1))
+    def _apart(self, value: int, times: int = 1) -> int:
+        """Return how far apart two values are asked: neighbours, or so many times what has a third near enough."""
+        return max(1, 3 * times * (self._precise(value) - 1))
 
     @property
     def _is_near_enough(self) -> bool:
@@ -255,6 +255,7 @@ class _Nearing(Generic[Answer]):
         if step < 0:
             # With fragments a card can be too small for what it has room for: no line leads on from here.
             return known + upwards * 5 * least // 2, 3 * least
+        step += _BELOW * (self._precise(known) - 1) if upwards < 0 else 0
         target = math.floor(known + upwards * min(max(step, least), _FARTHEST))
         return target, self._apart(target)
 
@@ -277,6 +278,9 @@ class _Nearing(Generic[Answer]):
     def _left(self, value: int) -> float:
         return self._judge.left(self._values.known(value))
 
+
+_WIDER_AT_FIRST, _BELOW = 3, 4
+"""How many times wider the first two values are asked, and how many times what is near enough lower than the line."""
 
 _MOST_BENT = 2.5
 """How much steeper than expected a line through two values may be (our choice): fragments differ between them."""
