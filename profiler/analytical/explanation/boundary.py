@@ -198,7 +198,7 @@ class _Nearing(Generic[Answer]):
 
     def found(self, guess: int) -> Boundary[Answer]:
         """Return the boundary."""
-        where = guess, self._apart(guess, _WIDER_AT_FIRST)
+        where = guess, self._apart(guess)
         while not self._is_near_enough and (pair := self._pair(*where)):
             self._ask(pair)
             where = self._next()
@@ -207,9 +207,9 @@ class _Nearing(Generic[Answer]):
     def _precise(self, value: int) -> int:
         return max(1, int(self._precision * value))
 
-    def _apart(self, value: int, times: int = 1) -> int:
-        """Return how far apart two values are asked: neighbours, or so many times what has a third near enough."""
-        return max(1, 3 * times * (self._precise(value) - 1))
+    def _apart(self, value: int) -> int:
+        """Return how far apart two values are asked: neighbours, or so that a third of it is near enough."""
+        return max(1, 3 * (self._precise(value) - 1))
 
     @property
     def _is_near_enough(self) -> bool:
@@ -249,7 +249,10 @@ class _Nearing(Generic[Answer]):
         known, upwards = (low, 1) if low is not None else (high, -1)
         assert known is not None
         least = min(self._precise(known), 2) * self._precise(known) << 2 * self._widened
-        step = upwards * self._left(known) / max(self._slope(), sys.float_info.min)
+        # Of long rows the fragments differ: the most hopeful of those asked together counts.
+        asked = self._asked if self._judge.together is not None and self._precise(known) > 1 else (known,)
+        left = max(self._left(value) + (value - known) * self._slope() for value in asked)
+        step = upwards * left / max(self._slope(), sys.float_info.min)
         self._widened += step < least or self._rounds_on_one_side > 0
         self._rounds_on_one_side += 1
         if step < 0:
@@ -264,7 +267,8 @@ class _Nearing(Generic[Answer]):
         expected, first, last = self._judge.per_value, self._asked[0], self._asked[-1]
         if first == last or self._judge.together is None:
             return expected
-        return min(max((self._left(first) - self._left(last)) / (last - first), expected), _MOST_BENT * expected)
+        most = expected * (_MOST_BENT if self._precise(last) == 1 else _MOST_BENT_ROWS)
+        return min(max((self._left(first) - self._left(last)) / (last - first), expected), most)
 
     def _between(self, low: int, high: int) -> tuple[int, int]:
         width, apart = high - low, self._apart(low)
@@ -279,11 +283,9 @@ class _Nearing(Generic[Answer]):
         return self._judge.left(self._values.known(value))
 
 
-_WIDER_AT_FIRST, _BELOW = 3, 4
-"""How many times wider the first two values are asked, and how many times what is near enough lower than the line."""
-
-_MOST_BENT = 2.5
-"""How much steeper than expected a line through two values may be (our choice): fragments differ between them."""
+_MOST_BENT, _MOST_BENT_ROWS, _BELOW = 2.5, 1.25, 4
+"""How much steeper than expected a line through two values may be, and of long rows, whose fragments differ; and how
+many times what is near enough a search of these goes below where nothing is left (our choices)."""
 
 _FARTHEST = 2**32
 """Farther than any value, so that a line that hardly falls has an end."""
@@ -314,10 +316,7 @@ class VerlFit:
 
 
 def verl_card(found: VerlEstimate) -> CardVerdict:
-    """Return whether the memory of each phase fits the card, with the largest share of fragments and the context.
-
-    The pool of an engine is one block, so its phases have no fragments.
-    """
+    """Return whether each phase fits the card, with the context and most fragments; the pool of an engine has none."""
     no_engine = engine_text(found)
     with_cache = max(found.engine_peak_bytes, int(with_fragments(found.training_peak_bytes)))
     needed = Needed.within_bounds(found.peak_bytes, with_cache)
