@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,13 +109,16 @@ def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowe
         (47, 45, 1.0, 1 / 128, [[45, 46], [47, 48]]),
         # Nothing is between 30 and 32 but 31: the value below it is asked as well.
         (30, 32, 9.0, 1 / 128, [[32, 33], [30, 31]]),
-        # A 128th of 10,000 is 78: three times 77 around the guess, then around the end of the line; a third of it.
-        (9_300, 10_000, 1.0, 1 / 128, [[9_885, 10_116], [9_194, 9_407], [9_265, 9_336]]),
+        # A 128th of 10,000 is 78: three times 77 around the guess, then around 4 times 77 below the end of the line, or
+        # around the end of the line between two sides; a third of it.
+        (9_300, 10_000, 1.0, 1 / 128, [[9_885, 10_116], [8_893, 9_100], [9_195, 9_405], [9_265, 9_335]]),
         (10_700, 10_000, 1.0, 1 / 128, [[9_885, 10_116], [10_577, 10_823], [10_659, 10_741]]),
-        # Both values need more for each than was expected: the line is theirs.
-        (9_300, 10_000, 0.6, 1 / 128, [[9_885, 10_116], [9_194, 9_407], [9_265, 9_336]]),
-        # A tenth was expected, of which two values change no more than 2.5 times: that leads to 7,553.
-        (9_300, 10_000, 0.1, 1 / 128, [[9_885, 10_116], [7_462, 7_633], [9_213, 9_387], [9_271, 9_329]]),
+        # Both values need 1.7 times more for each than was expected, of which 1.25 count: that leads to 9,106.
+        (9_300, 10_000, 0.6, 1 / 128, [[9_885, 10_116], [8_701, 8_902], [9_198, 9_402], [9_266, 9_334]]),
+        # A tenth was expected: that leads to 5,209.
+        (9_300, 10_000, 0.1, 1 / 128, [[9_885, 10_116], [4_850, 4_961], [9_245, 9_356], [9_282, 9_319]]),
+        # Of neighbours the line is theirs, as far as it is 2.5 times as steep as was expected.
+        (90, 100, 0.5, 1 / 128, [[100, 101], [90, 91]]),
     ],
 )
 def test_two_values_are_judged_where_nothing_is_left(largest, guess, per_value, precision, rounds):
@@ -188,3 +192,32 @@ def test_a_card_that_is_full_of_fragments_takes_few_rounds():
         rounds.append(len(judged))
     assert sum(rounds) / len(rounds) < 5.3
     assert max(rounds) <= 7
+
+
+_NEEDED_GIB = {
+    "70B, QLoRA": [(4_520, 77.930), (4_568, 78.280), (4_607, 78.557), (4_625, 78.700), (4_654, 78.971), (4_687, 79.184),
+        (4_739, 79.608), (4_952, 81.253), (5_006, 81.657), (5_132, 82.544), (5_188, 82.950), (5_189, 84.020)],
+    "7B, LoRA": [(21_798, 72.649), (22_050, 73.329), (22_610, 74.934), (22_865, 75.655), (22_901, 75.759),
+        (22_937, 76.143), (22_973, 76.034), (23_080, 76.276), (23_186, 76.900), (23_187, 82.884), (23_188, 76.900),
+        (23_457, 78.034)],
+}  # fmt: skip
+"""What simulations of completions of so many tokens need of a card of 79.1 GiB, which fragments fill before."""
+
+
+@pytest.mark.parametrize(
+    ("job", "largest", "guess", "per_value_mib"),
+    [("70B, QLoRA", 4_611, 5_160, 9.2), ("7B, LoRA", 22_918, 23_322, 3.06)],
+)
+def test_searches_of_simulated_jobs_take_four_rounds(job, largest, guess, per_value_mib):
+    """They took seven and five while a line led to where nothing is left, steep as the fragments of two values."""
+    values, needed = zip(*_NEEDED_GIB[job], strict=True)
+    judged: list[Sequence[int]] = []
+    judge = Judge(
+        fits=lambda value: value <= largest,
+        left=lambda value: (79.11 - float(np.interp(value, values, needed))) * 2**30,
+        per_value=per_value_mib * 2**20,
+        together=judged.append,
+    )
+    found = boundary_near(lambda value: value, judge, guess, minimum=1, maximum=2**24, precision=1 / 256)
+    assert found.largest <= largest < found.beyond <= found.largest * (1 + 1 / 256)
+    assert len(judged) <= 4

@@ -6,9 +6,11 @@ Also the largest tensors among blocks in use: similar tensors from the same plac
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from profiler.allocator.model.card_memory import Refusal
 from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import NO_SITE, NOTHING_CLOSED, ClosedRuns, Trace, places_of
+from profiler.allocator.traces.trace import Integers as Numbers
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.readings import TensorGroup
 
@@ -148,9 +151,12 @@ def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
 
     Events, not time, decide which tenth an instant belongs to: a trace knows no clock.
     """
-    stretches = _last_step(trace)
+    stretches, short = _last_step(trace), shortened(trace)
     if not stretches:
         return ()
+    if short is not None and all(each.end <= _last_step(short.trace)[0][0] for each in short.repeated):
+        # Nothing of the cycles before the step is in use any more.
+        return step_shape(short.trace)
     begin, end = stretches[0][0], stretches[-1][1]
     earlier, events = (np.asarray(part, dtype=np.int32) for part in (trace.events[:begin], trace.events[begin:end]))
     sizes = block_sizes(trace.sizes_bytes)
@@ -202,6 +208,81 @@ def _highest(total: "np.ndarray[tuple[int], np.dtype[np.int64]]", start: int, st
     """Return the highest instant of each tenth of a part."""
     bounds = np.linspace(start, stop, min(INSTANTS_A_STRETCH, stop - start) + 1).astype(int)
     return [int(low + np.argmax(total[low:high])) for low, high in pairwise(bounds)]
+
+
+# ---- shortened traces ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """A cycle of events that happens again and again, next to which a shortened trace has none of these cycles."""
+
+    first: int
+    end: int
+    """The event of the shortened trace after it, before which its further times belong."""
+    times: int
+    memory: int
+    """How many cycles back the oldest block lies that a cycle frees."""
+    blocks: range
+    """The blocks that it allocates."""
+    growth_bytes: Integers
+    """By how much each of them grows each time."""
+
+    @property
+    def in_use(self) -> range:
+        """Blocks that may be in use after it."""
+        return range(self.blocks.stop - self.memory * len(self.blocks), self.blocks.stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortened:
+    """A trace without the cycles that it repeats.
+
+    Where they are left out, later events free blocks of the cycle before them, in place of those of the last of them.
+    """
+
+    trace: Trace
+    repeated: Sequence[Repeated]
+
+    def event(self, event: int) -> int:
+        """Return the number of an event in the whole trace."""
+        return event + sum(each.times * (each.end - each.first) for each in self.repeated if each.end <= event)
+
+    def blocks_added(self, blocks: npt.NDArray[Any], event: int) -> npt.NDArray[Any]:
+        """Return how much later numbers blocks that are in use from an event on have in the whole trace."""
+        added = np.zeros_like(blocks)
+        for each in self.repeated:
+            added[blocks >= each.in_use.start] += each.times * len(each.blocks) * (each.end <= event)
+        return added
+
+
+class Lengthened(Numbers):
+    """Numbers of a trace, written out of its shortened form when they are asked for."""
+
+    def __init__(
+        self, shortened: Shortened, length: int, at: Callable[[int], int], write: Callable[[], npt.NDArray[Any]]
+    ) -> None:
+        """Write nothing yet; `at` returns one of the numbers, and `write` all."""
+        self.shortened = shortened
+        self._length, self._at, self._write = length, at, cache(write)
+
+    @property
+    def _array(self) -> npt.NDArray[Any]:
+        return self._write()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int | slice) -> int | Numbers:  # type: ignore[override]  # as declared there
+        return super().__getitem__(index) if isinstance(index, slice) else self._at(range(self._length)[index])
+
+
+def shortened(trace: Trace) -> Shortened | None:
+    """Return the shortened form of a trace, if all that is replayed of it is written out of one; else None."""
+    events, sizes = trace.events, trace.sizes_bytes
+    if not (isinstance(events, Lengthened) and isinstance(sizes, Lengthened)):
+        return None
+    return events.shortened if events.shortened is sizes.shortened and not trace.streams else None
 
 
 # ---- largest tensors -------------------------------------------------------------------------------------------------

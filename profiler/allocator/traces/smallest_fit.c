@@ -407,6 +407,46 @@ int64_t smallest_fit_run(
     return end;
 }
 
+/* A cycle of events that repeats: its blocks have numbers from `made` on, as in the cycle before it, whose blocks move to
+   the numbers before those, as do the ones of `memory` cycles. `at` is NONE until a time begins. */
+typedef struct {
+    int64_t first, end, made, blocks, memory, times, time, at;
+    const int64_t *requested, *growth; /* bytes of each block */
+} Cycle;
+
+/* Begin a time: return 1, or 0 if a block is in use that no cycle frees. */
+static int begin(Allocator *it, const Cycle *cycle, int64_t *sizes, int64_t *actual) {
+    int64_t kept = cycle->memory * cycle->blocks, low = cycle->made - kept;
+    if (low < 0 || cycle->made + cycle->blocks > it->numbers) return 0;
+    for (int64_t each = 0; each < cycle->blocks; each++) {
+        if (it->block_of[low + each] != NONE) return 0;
+    }
+    memmove(&it->block_of[low], &it->block_of[low + cycle->blocks], kept * sizeof(int32_t));
+    memmove(&actual[low], &actual[low + cycle->blocks], kept * sizeof(int64_t));
+    for (int64_t each = 0; each < cycle->blocks; each++) {
+        int64_t size = cycle->requested[each] + (cycle->time + 1) * cycle->growth[each];
+        it->block_of[cycle->made + each] = NONE;
+        if (cycle->growth[each]) sizes[cycle->made + each] = (size + it->min_block - 1) / it->min_block * it->min_block;
+    }
+    return 1;
+}
+
+/* Replay a cycle the rest of its times; return the event that needs new memory, or the one after it, or what failed. */
+int64_t smallest_fit_repeat(
+    Allocator *it, const int32_t *events, int64_t *sizes, int64_t *actual, Cycle *cycle) {
+    for (int done = 1; cycle->time < cycle->times; cycle->time++, cycle->at = NONE) {
+        if (cycle->at == NONE) {
+            if (!begin(it, cycle, sizes, actual)) return UNKNOWN_BLOCK;
+            cycle->at = cycle->first;
+        }
+        while (cycle->at < cycle->end) {
+            cycle->at = replay_run(it, events, sizes, actual, cycle->at, cycle->end, &done);
+            if (done <= 0) return done ? done : cycle->at;
+        }
+    }
+    return cycle->end;
+}
+
 /* Add a segment that the driver gave; return 1, or 0 if the host has no memory. */
 int smallest_fit_add_segment(Allocator *it, int64_t address, int64_t size, int is_small) {
     int32_t number = new_block(it);

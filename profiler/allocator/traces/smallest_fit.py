@@ -8,8 +8,8 @@ driver, and what a full card does. Tests compare both. numpy, which traces need,
 import ctypes
 import hashlib
 from array import array
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import is_
 from pathlib import Path
@@ -24,6 +24,8 @@ from profiler.allocator.traces.trace import Piece, Trace
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from profiler.allocator.traces.replay import Repeated, Shortened
 
 SOURCE = Path(__file__).with_name("smallest_fit.c")
 
@@ -42,13 +44,16 @@ def replays(
     Raises:
         ValueError: The trace has no events.
     """
-    from profiler.allocator.traces.replay import closed_runs
+    from profiler.allocator.traces.replay import closed_runs, shortened
 
-    library = compiled()
-    if library is not None and is_known(config, [trace.streams]):
+    library, short = compiled(), shortened(trace)
+    replay: Callable[..., CardReplay]
+    if library is None or not is_known(config, [trace.streams]):
+        replay = partial(replay_on_card, trace, config=config, closed=closed_runs(trace))
+    elif short is None:
         replay = partial(compiled_replay, library, arrays_of(trace), config=config)
     else:
-        replay = partial(replay_on_card, trace, config=config, closed=closed_runs(trace))
+        replay = partial(shortened_replay, library, trace, short, config=config)
     unlimited = replay(capacity_bytes=None)
     if unlimited.peak_reserved_bytes <= capacity_bytes and config.per_process_memory_fraction == 1.0:
         return unlimited, unlimited
@@ -82,6 +87,13 @@ class Counters(ctypes.Structure):
     _fields_ = tuple((name, _INT) for name in _names.split())
 
 
+class Cycle(ctypes.Structure):
+    """A cycle of events that repeats in the compiled code, and where it is."""
+
+    _names = "first end made blocks memory times time at requested growth"
+    _fields_ = tuple((name, _INT) for name in _names.split())
+
+
 Numbers: TypeAlias = Union["array[int]", "npt.NDArray[Any]"]
 _SIGNED = ("i", "l", "q")
 """How Python's buffers name the whole numbers of C with a sign."""
@@ -93,6 +105,7 @@ _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "smallest_fit_number_up_to": (ctypes.c_int, (_STATE, _INT)),
     "smallest_fit_delete": (None, (_STATE,)),
     "smallest_fit_run": (_INT, (_STATE, *[ctypes.c_void_p for _ in _BYTES_PER_NUMBER], _INT, _INT)),
+    "smallest_fit_repeat": (_INT, (_STATE, *[ctypes.c_void_p for _ in _BYTES_PER_NUMBER], ctypes.POINTER(Cycle))),
     "smallest_fit_add_segment": (ctypes.c_int, (_STATE, _INT, _INT, ctypes.c_int)),
     "smallest_fit_empty_cache": (_INT, (_STATE,)),
 }
@@ -149,12 +162,21 @@ class CompiledAllocator(CachingAllocator):
 
     def run(self, first: int, end: int, *arrays: Numbers) -> tuple[int, Counters]:
         """Replay arrays of C up to what needs new memory; return that event or `end`, and the counters."""
+        return self._run(self._library.smallest_fit_run, (first, end), arrays)
+
+    def repeat(self, cycle: Cycle, *arrays: Numbers) -> tuple[int, Counters]:
+        """Replay a cycle the rest of its times; else as `run`. It ends where the cycle does."""
+        return self._run(self._library.smallest_fit_repeat, (ctypes.byref(cycle),), arrays)
+
+    def _run(
+        self, replay: Callable[..., int], what: tuple[Any, ...], arrays: tuple[Numbers, ...]
+    ) -> tuple[int, Counters]:
         if len(self._arrays) != len(arrays) or not all(map(is_, arrays, self._arrays)):
             self._begin(arrays)
         now = self._state.contents
         now.peak_allocated, now.peak_inactive = self.peak_allocated_bytes, self._peak_inactive_split_bytes
         now.peak_unreleasable = self._peak_unreleasable_bytes
-        reached = self._library.smallest_fit_run(self._state, *self._addresses, first, end)
+        reached = replay(self._state, *self._addresses, *what)
         if reached < 0:
             raise MemoryError if reached == -1 else KeyError("a block is freed that is not in use")
         self.allocated_bytes, self.inactive_split_bytes = now.allocated, now.inactive
@@ -242,6 +264,25 @@ def compiled_replay(
     return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=allocator).whole()
 
 
+def shortened_replay(
+    library: ctypes.CDLL,
+    trace: Trace,
+    short: "Shortened",
+    *,
+    capacity_bytes: int | None,
+    config: AllocatorConfig,
+    total_bytes: int | None = None,
+) -> CardReplay:
+    """Replay the shortened form of a trace, as `compiled_replay` does the whole one."""
+    allocator = CompiledAllocator(library, capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
+    run = _ShortenedRun(trace=short.trace, arrays=arrays_of(short.trace), allocator=allocator, shortened=short)
+    found = run.whole()
+    if not run.is_highest_repeated:
+        return found
+    limits = {"capacity_bytes": capacity_bytes, "total_bytes": total_bytes}
+    return compiled_replay(library, arrays_of(trace), config=config, **limits)
+
+
 @dataclass(kw_only=True)
 class _CompiledRun(CardRun):
     allocator: CompiledAllocator
@@ -269,3 +310,75 @@ class _CompiledRun(CardRun):
         actual = self.arrays.actual
         live = np.flatnonzero(in_use(self.arrays.events[: self.peak_event + 1], len(actual)) & (actual > 0))
         return dict(zip(live.tolist(), actual[live].tolist(), strict=True))
+
+
+@dataclass(kw_only=True)
+class _ShortenedRun(_CompiledRun):
+    """A replay of a shortened trace, in which cycles repeat; the result is that of the whole trace."""
+
+    shortened: "Shortened"
+    is_highest_repeated: bool = False
+    """Whether the highest level is in a further time of a cycle: the blocks in use then are not known."""
+    _refused_at: int | None = None
+    """The refused event of the whole trace, if it is in a further time of a cycle."""
+    _before: "list[tuple[int, slice, npt.NDArray[np.int64]]]" = field(default_factory=list)
+    """The end of each cycle, and the bytes of the blocks whose numbers others get, before it repeats."""
+
+    def play(self, first: int, end: int) -> None:
+        """Replay events of one phase, and the cycles that are left out between them."""
+        for each in self.shortened.repeated:
+            if first < each.end <= end:
+                self._between(first, each.end)
+                self._repeat(each)
+                first = each.end
+        self._between(first, end)
+
+    def _between(self, first: int, end: int) -> None:
+        before = self.peak_bytes
+        try:
+            super().play(first, end)
+        finally:
+            self.is_highest_repeated &= self.peak_bytes == before
+
+    def _repeat(self, each: "Repeated") -> None:
+        import numpy as np
+
+        arrays, made = self.arrays, slice(each.blocks.start, each.blocks.stop)
+        requested = np.ascontiguousarray(self.trace.sizes_bytes, dtype=np.int64)[made]
+        growth = np.ascontiguousarray(each.growth_bytes, dtype=np.int64)
+        moved = slice(each.in_use.start - len(each.blocks), made.stop)
+        self._before.append((each.end, moved, arrays.actual[moved].copy()))
+        cycle = Cycle(each.first, each.end, made.start, len(growth), each.memory, each.times, 0, -1)
+        cycle.requested, cycle.growth = _address(requested), _address(growth)
+        while True:
+            reached, now = self.allocator.repeat(cycle, arrays.events, arrays.sizes, arrays.actual)
+            self.is_highest_repeated |= now.highest > self.peak_bytes
+            self.peak_bytes, self.peak_event = now.highest, now.highest_event
+            if reached == each.end:
+                return
+            length = each.end - each.first
+            begun = self.shortened.event(each.end) - (each.times - cycle.time) * length
+            self._refused_at = begun + reached - each.first
+            block = int(arrays.events[reached]) - 1 - made.start
+            self.allocator.grow(int(requested[block] + (cycle.time + 1) * growth[block]))
+            self._refused_at = None
+
+    def live_at_the_peak(self) -> dict[int, int]:
+        """Return block -> bytes after the event of the peak, in the shortened trace."""
+        for end, moved, before in reversed(self._before):
+            if end > self.peak_event:
+                self.arrays.actual[moved] = before
+        return super().live_at_the_peak()
+
+    def _result(self) -> CardReplay:
+        import numpy as np
+
+        found, short = super()._result(), self.shortened
+        blocks = np.array([*found.live_bytes], dtype=np.int64)
+        blocks += short.blocks_added(blocks, found.peak_event)
+        return replace(
+            found,
+            live_bytes=dict(zip(blocks.tolist(), found.live_bytes.values(), strict=True)),
+            peak_event=short.event(found.peak_event),
+            events_reached=short.event(found.events_reached) if self._refused_at is None else self._refused_at,
+        )

@@ -78,7 +78,11 @@ class Integers(Sequence[int]):
     """Integers in one array of numpy: of millions a tenth of the memory of a tuple, and no time to make one."""
 
     def __init__(self, array: "npt.NDArray[Any]") -> None:
-        self._array = array
+        self._known = array
+
+    @property
+    def _array(self) -> "npt.NDArray[Any]":
+        return self._known
 
     def __array__(self, dtype: "npt.DTypeLike | None" = None, copy: bool | None = None) -> "npt.NDArray[Any]":
         return self._array.astype(self._array.dtype if dtype is None else dtype, copy=bool(copy))
@@ -128,11 +132,16 @@ class LazySites(Sequence[Site], ABC):
 class Categories(Sequence[Category]):
     """Categories of blocks by their places among all: of millions of blocks one array of bytes."""
 
-    def __init__(self, places: "npt.NDArray[np.uint8]") -> None:
-        self.places = places
+    def __init__(self, places: "Integers | npt.NDArray[np.uint8]") -> None:
+        self._places = places
+
+    @property
+    def places(self) -> "npt.NDArray[np.uint8]":
+        """The array."""
+        return self._places.__array__()
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self._places)
 
     @overload
     def __getitem__(self, index: int) -> Category: ...
@@ -141,7 +150,7 @@ class Categories(Sequence[Category]):
     def __getitem__(self, index: slice) -> "Categories": ...
 
     def __getitem__(self, index: int | slice) -> "Category | Categories":
-        return Categories(self.places[index]) if isinstance(index, slice) else _CATEGORIES[self.places[index]]
+        return Categories(self.places[index]) if isinstance(index, slice) else _CATEGORIES[self._places[index]]
 
     def __iter__(self) -> Iterator[Category]:
         return map(_CATEGORIES.__getitem__, Integers(self.places))

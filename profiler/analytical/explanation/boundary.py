@@ -249,12 +249,16 @@ class _Nearing(Generic[Answer]):
         known, upwards = (low, 1) if low is not None else (high, -1)
         assert known is not None
         least = min(self._precise(known), 2) * self._precise(known) << 2 * self._widened
-        step = upwards * self._left(known) / max(self._slope(), sys.float_info.min)
+        # Of long rows the fragments differ: the most hopeful of those asked together counts.
+        asked = self._asked if self._judge.together is not None and self._precise(known) > 1 else (known,)
+        left = max(self._left(value) + (value - known) * self._slope() for value in asked)
+        step = upwards * left / max(self._slope(), sys.float_info.min)
         self._widened += step < least or self._rounds_on_one_side > 0
         self._rounds_on_one_side += 1
         if step < 0:
             # With fragments a card can be too small for what it has room for: no line leads on from here.
             return known + upwards * 5 * least // 2, 3 * least
+        step += _BELOW * (self._precise(known) - 1) if upwards < 0 else 0
         target = math.floor(known + upwards * min(max(step, least), _FARTHEST))
         return target, self._apart(target)
 
@@ -263,7 +267,8 @@ class _Nearing(Generic[Answer]):
         expected, first, last = self._judge.per_value, self._asked[0], self._asked[-1]
         if first == last or self._judge.together is None:
             return expected
-        return min(max((self._left(first) - self._left(last)) / (last - first), expected), _MOST_BENT * expected)
+        most = expected * (_MOST_BENT if self._precise(last) == 1 else _MOST_BENT_ROWS)
+        return min(max((self._left(first) - self._left(last)) / (last - first), expected), most)
 
     def _between(self, low: int, high: int) -> tuple[int, int]:
         width, apart = high - low, self._apart(low)
@@ -278,8 +283,9 @@ class _Nearing(Generic[Answer]):
         return self._judge.left(self._values.known(value))
 
 
-_MOST_BENT = 2.5
-"""How much steeper than expected a line through two values may be (our choice): fragments differ between them."""
+_MOST_BENT, _MOST_BENT_ROWS, _BELOW = 2.5, 1.25, 4
+"""How much steeper than expected a line through two values may be, and of long rows, whose fragments differ; and how
+many times what is near enough a search of these goes below where nothing is left (our choices)."""
 
 _FARTHEST = 2**32
 """Farther than any value, so that a line that hardly falls has an end."""
@@ -310,10 +316,7 @@ class VerlFit:
 
 
 def verl_card(found: VerlEstimate) -> CardVerdict:
-    """Return whether the memory of each phase fits the card, with the largest share of fragments and the context.
-
-    The pool of an engine is one block, so its phases have no fragments.
-    """
+    """Return whether each phase fits the card, with the context and most fragments; the pool of an engine has none."""
     no_engine = engine_text(found)
     with_cache = max(found.engine_peak_bytes, int(with_fragments(found.training_peak_bytes)))
     needed = Needed.within_bounds(found.peak_bytes, with_cache)
