@@ -20,7 +20,7 @@ from profiler.simulation.cuda.autocast import SimulatedAutocast, autocast_dtype,
 from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA, MASK_FIRST, CublasWorkspaces
 from profiler.simulation.cuda.fused_attention.attention import scaled_dot_product_attention
 from profiler.simulation.cuda.fused_attention.flash_attention import simulated_flash_attention
-from profiler.simulation.cuda.offloading import emptied_cache, offloaded_activations
+from profiler.simulation.cuda.offloading import emptied_cache, offloaded_activations, one_of_several
 from profiler.simulation.cuda.optimizers import MADE_LAST_FIRST, cuda_optimizers, four_bit_products
 from profiler.simulation.cuda.scratch.deferred_scratch import Rule, ScratchCall, Sizes
 from profiler.simulation.cuda.scratch.kernel_scratch import (
@@ -75,6 +75,7 @@ class Simulation:
         extrapolation: What is extrapolated instead of run.
         sampled_token: As `SimulatedGpu` has it.
         offloads: Whether activations are offloaded to the host.
+        processes: Of a job of several GPUs, of which the first is simulated.
         counts: Whether the work of the steps is counted (`recorder.work`).
     """
 
@@ -87,6 +88,7 @@ class Simulation:
         extrapolation: Extrapolation = Extrapolation(),
         sampled_token: Callable[[int], int] | None = None,
         offloads: bool = False,
+        processes: int = 1,
         counts: bool = False,
     ) -> None:
         self._gpu, self._chip = gpu, gpu.chip
@@ -95,6 +97,7 @@ class Simulation:
         self._extrapolation = extrapolation
         self._sampled_token = sampled_token
         self._offloads = offloads
+        self._processes = processes
         self.recorder = Recorder()
         self.recorder.work = WorkCounter() if counts else None
         self.recorder.defers_scratch = extrapolation.scratch
@@ -191,6 +194,7 @@ class Simulation:
             stack.enter_context(self.recorder.modules.watching())
             stack.enter_context(_no_automatic_collection())
             stack.enter_context(_one_thread())
+            stack.enter_context(one_of_several(self._processes))
             stack.enter_context(self._device())
             yield
 

@@ -63,7 +63,7 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         # The first steps of all are those of the first run.
         on_start = None if layers else _on_start(draws[0].evaluations)
         rows = replace(RowLengths.joined(units), evaluations=on_start)
-        run = simulate(learning, model_config, rows=rows, defers_scratch=True)
+        run = simulate(learning, model_config, rows=rows.of_all(learning), defers_scratch=True)
         layers.append(run.layers_run)
         return RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows))
 
@@ -297,7 +297,7 @@ def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
     Raises:
         UnsupportedTrialError: The trial cannot be simulated.
     """
-    trace = simulate(spec, model_config, rows=draw).trace.on(card_of(spec).chip)
+    trace = simulate(spec, model_config, rows=draw.of_all(spec)).trace.on(card_of(spec).chip)
     before = first_block = 0
     evaluations = evaluation_cuts(trace)
     known, done = draw.evaluations, int(draw.evaluations is not None and draw.evaluations.eval_on_start)

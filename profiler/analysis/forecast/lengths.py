@@ -172,7 +172,7 @@ def grouped_by_length(lengths: Sequence[float], batch: int, random: Random) -> l
 
     Args:
         lengths: Of the rows; not empty.
-        batch: Rows of an optimizer step.
+        batch: Rows of an optimizer step of one process.
         random: Shuffles them.
     """
     size = max(1, min(len(lengths) // (4 * batch), 50)) * batch
@@ -200,7 +200,7 @@ class RunLengths:
 
 @dataclass(frozen=True, kw_only=True)
 class RowCounts:
-    """How many rows one process needs, and the longest that it gets."""
+    """How many rows a run needs, and the longest that it gets."""
 
     steps: int
     rows_per_step: int
@@ -215,6 +215,8 @@ class RowCounts:
     """Prompt and completion together."""
     pads_apart: bool = True
     """Whether prompts and completions are padded each to the longest of their own."""
+    processes: int = 1
+    """Among which the rows are dealt."""
 
     def longest_after(self, prompts: Sequence[int], row: int) -> int:
         """Return the most tokens of the completion of a row, given all prompts. By hand: 1,000 less a prompt of 300."""
@@ -222,20 +224,21 @@ class RowCounts:
         return min(self.longest_completion, self.longest_row - prompt)
 
     @classmethod
-    def of(cls, spec: TrialSpec, steps: int) -> "RowCounts":
+    def of(cls, spec: TrialSpec, steps: int, processes: int = 1) -> "RowCounts":
         """Return the counts of a trial. By hand: 4 rows in 8 micro-batches are 32 rows per step, of 4 prompts by 8."""
         has_rollout, has_prompts = spec.recipe.facts.has_rollout, spec.recipe.facts.has_prompts
-        rows = spec.training_rows * spec.gradient_accumulation_steps
+        rows = spec.training_rows * spec.gradient_accumulation_steps * processes
         return cls(
             steps=steps,
             rows_per_step=rows,
-            rows_at_once=spec.generation_batch_size if has_rollout else rows,
+            rows_at_once=spec.generation_batch_size * processes if has_rollout else rows,
             rows_per_prompt=spec.rows_per_prompt,
             # `max_length` cuts a row at its end; a prompt as long as that would have no completion.
             longest_prompt=spec.max_prompt_length if has_rollout else max(1, spec.row_tokens - 1) * has_prompts,
             longest_completion=spec.max_completion_length if has_rollout else spec.row_tokens,
             longest_row=spec.row_tokens,
             pads_apart=has_rollout,
+            processes=processes,
         )
 
     @property
@@ -271,10 +274,11 @@ def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
     ]
     if lengths.train_sampling_strategy is SamplingStrategy.GROUP_BY_LENGTH:
         epoch = len(source.values) if isinstance(source, Recorded) and source.is_data_set else len(completions)
+        at_once = counts.rows_per_step // counts.processes
         completions = [
             length
             for start in range(0, len(completions), epoch)
-            for length in grouped_by_length(completions[start : start + epoch], counts.rows_per_step, random)
+            for length in grouped_by_length(completions[start : start + epoch], at_once, random)
         ]
     cut_prompts = sum(round(each) > counts.longest_prompt for each in prompts)
     own = tuple(_tokens(each, counts.longest_prompt) for each in prompts)

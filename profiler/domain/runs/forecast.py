@@ -6,13 +6,13 @@ Lines that ANSWER has already are not computed again: a forecast that was killed
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from profiler.domain.errors import Fault
 from profiler.domain.memory import Phase
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import Evaluations, Logprobs, TrialSpec
+from profiler.domain.trials.trial import DistributedType, Evaluations, Logprobs, TrialSpec
 
 ENGINE = "profiler.worker.forecast"
 """The module of that process."""
@@ -25,10 +25,8 @@ MOST_WHOLE_STEPS = 200
 def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     """Return why a forecast does not know how the trainer groups rows; None if it does."""
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
-    if spec.num_processes > 1:
-        problem = "has no forecast yet, only one GPU has"
-        hint = "Give num_processes=1 where a file leaves it out: else groups of completions decide it."
-        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem, hint=hint)
+    if spec.num_processes > 1 and (fault := _why_not_dealt(spec)) is not None:
+        return fault
     if spec.use_dynamic_bsz:
         return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
     if spec.precompute_ref_log_probs:
@@ -43,6 +41,35 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
         hint = "Give such a multiple; where a file of trl leaves it out, trl=VERSION takes that of your release."
         return Fault(key="steps_per_generation", found=str(generation), problem=problem, hint=hint)
     return None
+
+
+def _why_not_dealt(spec: TrialSpec) -> Fault | None:
+    """Return why a forecast does not know which rows each of several GPUs gets, or what it does with them."""
+    if spec.distributed_type is not DistributedType.MULTI_GPU:
+        kind = str(spec.distributed_type)
+        problem = f"has no forecast, because no simulation shards a model; with {_COPIES} each GPU has one of its own"
+        hint = "`python -m profiler.estimate` says what its longest rows take."
+        return Fault(key="distributed_type", found=kind, problem=problem, hint=hint)
+    if spec.use_vllm:
+        return Fault(key="use_vllm", found="true", problem="has no forecast on several GPUs, only on one")
+    if spec.logprobs is Logprobs.MINIBATCH:
+        problem = "has no forecast on several GPUs, because it makes a gradient of each row within the loss"
+        return Fault(key="logprobs", found=str(spec.logprobs), problem=problem)
+    each, rows = spec.num_generations, spec.rows_dealt
+    if spec.recipe in GENERATING and rows % each and each % rows:
+        problem = (
+            f"has no forecast on several GPUs unless it divides the {rows} completions that each of them generates at "
+            "once, or is a multiple of these"
+        )
+        return Fault(key="num_generations", found=str(each), problem=problem)
+    if spec.recipe is Recipe.KTO and spec.per_device_train_batch_size % 2:
+        rows_at_once = str(spec.per_device_train_batch_size)
+        problem = "has no forecast on several GPUs where it is odd"
+        return Fault(key="per_device_train_batch_size", found=rows_at_once, problem=problem)
+    return None
+
+
+_COPIES = "distributed_type=multi_gpu"
 
 
 def steps_of_epoch(spec: TrialSpec, rows: int) -> int:
@@ -99,6 +126,26 @@ class Draw:
     evaluations: Evaluations | None = None
     """None: the run has none."""
 
+    def of_each(self, spec: TrialSpec) -> "tuple[Draw, ...]":
+        """Return the rows that each process gets of these, which are those of all; `seed` counts processes too.
+
+        Rows of one process follow each other for as long as `rows_dealt` says. Completions of one prompt may be those of
+        several processes.
+        """
+        processes, part, each = spec.num_processes, spec.rows_dealt, max(1, spec.rows_per_prompt)
+        if processes == 1:
+            return (self,)
+        prompts = [prompt for prompt in self.prompts for _ in range(max(1, each // part))]
+        return tuple(
+            replace(
+                self,
+                seed=self.seed * processes + process,
+                prompts=_dealt(prompts, max(1, part // each), process, processes),
+                completions=_dealt(self.completions, part, process, processes),
+            )
+            for process in range(processes)
+        )
+
     def as_object(self) -> dict[str, object]:
         """Return the draw as values of JSON; without evaluations it has the name that it always had."""
         found = asdict(self)
@@ -115,6 +162,12 @@ class Draw:
             evaluations = Evaluations(**{**known, **lengths})
         lengths = {key: tuple(values[key]) for key in ("prompts", "completions")}
         return cls(seed=values["seed"], **lengths, evaluations=evaluations)
+
+
+def _dealt(lengths: Sequence[int], part: int, process: int, processes: int) -> tuple[int, ...]:
+    """Return the parts of a process. By hand, of 1 to 8 in parts of two the second of two processes has 3, 4, 7, 8."""
+    starts = range(part * process, len(lengths), part * processes)
+    return tuple(length for at in starts for length in lengths[at : at + part])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +258,8 @@ class Death:
     """The longest row of the micro-batch, in tokens."""
     rows: int
     """Of the micro-batch."""
+    process: int = 0
+    """The first whose card is full, of those of a seed."""
 
 
 AnswerLine: TypeAlias = Learnt | ForecastStep | Death
@@ -293,3 +348,46 @@ def answer_of(lines: Sequence[AnswerLine]) -> ForecastAnswer:
         for (seed, conf), found in sorted(steps.items())
     )
     return ForecastAnswer(learnt=learnt, runs=runs)
+
+
+def runs_of_seeds(runs: Sequence[ForecastRun], processes: int) -> tuple[ForecastRun, ...]:
+    """Return the run of each seed, given those of its processes (`Draw.of_each`); it ends with the first that is full.
+
+    Each size of a step is the largest of all processes; the phase is that of the largest allocated memory.
+    """
+    if processes == 1:
+        return tuple(runs)
+    by_seed: dict[tuple[str, int], list[ForecastRun]] = {}
+    for run in runs:
+        by_seed.setdefault((run.alloc_conf, run.seed // processes), []).append(run)
+    return tuple(_run_of_seed(own, seed, processes) for (_, seed), own in by_seed.items())
+
+
+def _run_of_seed(runs: Sequence[ForecastRun], seed: int, processes: int) -> ForecastRun:
+    deaths = [run.death for run in runs if run.death is not None]
+    first = min(deaths, key=lambda death: (death.step, death.seed), default=None)
+    last = None if first is None else first.step - 1
+    return ForecastRun(
+        seed=seed,
+        alloc_conf=runs[0].alloc_conf,
+        steps=tuple(_largest(lines, seed) for lines in zip(*(run.steps[:last] for run in runs), strict=True)),
+        death=None if first is None else replace(first, seed=seed, process=first.seed % processes),
+    )
+
+
+_SIZES = ("longest_prompt", "longest_completion", "reserved_bytes", "reserved_after_bytes", "inactive_split_bytes")
+
+
+def _largest(lines: Sequence[ForecastStep], seed: int) -> ForecastStep:
+    largest = max(lines, key=lambda line: line.allocated_bytes)
+    return replace(largest, seed=seed, **{name: max(getattr(line, name) for line in lines) for name in _SIZES})
+
+
+def note_of_processes(spec: TrialSpec) -> tuple[str, ...]:
+    """Return how the GPUs of a trial are forecast; nothing for one."""
+    if spec.num_processes == 1:
+        return ()
+    return (
+        f"Each of the {spec.num_processes} GPUs of a seed has its own rows, dealt as accelerate deals them, and is replayed "
+        "by itself: sizes are those of the largest GPU of a step, and the run ends with the first that is full.",
+    )
