@@ -22,7 +22,7 @@ from profiler.measurement.counters.torch_cuda import TorchCuda
 from profiler.training.run import PlainSession, run_training
 
 _BETWEEN_STEPS = (Phase.LOAD, Phase.OPTIMIZER)
-"""After one of these any other phase begins a step, as in a forecast (`step_bounds`)."""
+"""After one of these any other phase but a score begins a step, as in a forecast (`step_bounds`)."""
 
 
 class StepCounters:
@@ -37,7 +37,7 @@ class StepCounters:
 
     def enter(self, phase: Phase) -> None:
         """Begin `phase`, and a step if it is the first of one."""
-        if self.phase in _BETWEEN_STEPS and phase not in _BETWEEN_STEPS:
+        if self.phase in _BETWEEN_STEPS and phase not in (*_BETWEEN_STEPS, Phase.SCORE):
             if self._begun:
                 self.end_step()
             self._begun += 1

@@ -202,7 +202,7 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
         raise UsageError(inputs.faults)
     spec = with_forecast(dearest_spec(inputs, {}, architecture_of))
     refuse_without_card(spec)
-    if reason := why_not_simulated([spec], architecture_of):
+    if reason := why_not_simulated([spec], architecture_of, known=["num_processes"]):
         problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
         raise UsageError([Fault(key="model", found=spec.model, problem=problem)])
     lengths = length_inputs(command.options, files.part, log, spec, architecture_of(spec.model))
@@ -381,6 +381,8 @@ def _write(folder: Path, forecast: Forecast, runs: Sequence[ForecastRun]) -> Non
     steps = [each for run in runs for each in run.steps]
     columns = {each.name: [getattr(step, each.name) for step in steps] for each in fields(ForecastStep)}
     columns["phase"] = [step.phase.value for step in steps]
+    columns["process"] = [step.seed % forecast.spec.num_processes for step in steps]
+    columns["seed"] = [step.seed // forecast.spec.num_processes for step in steps]
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd")
     write_atomically(folder / TABLE, sink.getvalue())

@@ -19,14 +19,11 @@ MOST_TOKENS = 10**8
 
 
 class Law(StrEnum):
-    """Kinds of distributions that a command takes."""
+    """Kinds of distributions that a command takes, as `FORMS` has them; fixed is one number."""
 
     FIXED = "fixed"
-    """One number."""
     UNIFORM = "uniform"
-    """`uniform(low,high)`."""
     NORMAL = "normal"
-    """`normal(mean,sigma)`."""
     LOGNORMAL = "lognormal"
     """`lognormal(mean,sigma)`: the mean of the lengths, and the standard deviation of their natural logarithms."""
 
@@ -50,10 +47,8 @@ class Distribution:
     """Independent numbers of one law."""
 
     law: Law
-    first: float
-    """The number, the lowest, or the mean."""
-    second: float = 0.0
-    """The highest, or sigma."""
+    first: float  # the number, the lowest, or the mean
+    second: float = 0.0  # the highest, or sigma
 
     @property
     def mean(self) -> float:
@@ -77,8 +72,7 @@ class Distribution:
             case Law.LOGNORMAL:
                 return random.lognormvariate(math.log(self.first) - self.second**2 / 2, self.second)
 
-    def of_seed(self, _: Random, /) -> "Distribution":
-        """Return itself: every seed has it."""
+    def of_seed(self, _: Random, /) -> "Distribution":  # noqa: D102
         return self
 
     def lengths(self, random: Random, count: int, _: int, /) -> Sequence[float]:
@@ -137,12 +131,10 @@ class Recorded:
     """Whether they are rows of a data set, each of which comes once per epoch; else each draw is any of them."""
 
     @property
-    def mean(self) -> float:
-        """The mean, before truncation."""
+    def mean(self) -> float:  # noqa: D102
         return sum(self.values) / len(self.values)
 
-    def of_seed(self, _: Random, /) -> "Recorded":
-        """Return itself: every seed has it."""
+    def of_seed(self, _: Random, /) -> "Recorded":  # noqa: D102
         return self
 
     def lengths(self, random: Random, count: int, _: int, /) -> Sequence[float]:
@@ -206,17 +198,13 @@ class RowCounts:
     rows_per_step: int
     rows_at_once: int
     """Completions that are generated together; `rows_per_step` for recipes that generate nothing."""
-    rows_per_prompt: int
-    """0 for recipes whose rows are whole."""
+    rows_per_prompt: int  # 0 for recipes whose rows are whole
     longest_prompt: int
-    longest_completion: int
-    """Or whole row."""
-    longest_row: int = MOST_TOKENS
-    """Prompt and completion together."""
-    pads_apart: bool = True
-    """Whether prompts and completions are padded each to the longest of their own."""
-    processes: int = 1
-    """Among which the rows are dealt."""
+    longest_completion: int  # or whole row
+    longest_row: int = MOST_TOKENS  # prompt and completion together
+    pads_apart: bool = True  # prompts and completions are padded each to the longest of their own
+    processes: int = 1  # among which the rows are dealt
+    is_referenced: bool = False  # a reference runs over the data set before training
 
     def longest_after(self, prompts: Sequence[int], row: int) -> int:
         """Return the most tokens of the completion of a row, given all prompts. By hand: 1,000 less a prompt of 300."""
@@ -239,6 +227,7 @@ class RowCounts:
             longest_row=spec.row_tokens,
             pads_apart=has_rollout,
             processes=processes,
+            is_referenced=spec.precompute_ref_log_probs,
         )
 
     @property
@@ -254,7 +243,7 @@ class Sampled:
     draw: Draw
     cut_prompts: int
     cut_completions: int
-    """How many were longer than the longest that is allowed, and were cut to it."""
+    """How many were longer than the longest that is allowed."""
     growth: float
     """As in `RunLengths`, of this seed."""
 
@@ -280,15 +269,29 @@ def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
             for start in range(0, len(completions), epoch)
             for length in grouped_by_length(completions[start : start + epoch], at_once, random)
         ]
-    cut_prompts = sum(round(each) > counts.longest_prompt for each in prompts)
     own = tuple(_tokens(each, counts.longest_prompt) for each in prompts)
     longest = [counts.longest_after(own, row) for row in range(len(completions))]
     return Sampled(
-        draw=Draw(seed=seed, prompts=own, completions=tuple(map(_tokens, completions, longest))),
-        cut_prompts=cut_prompts,
+        draw=Draw(
+            seed=seed,
+            prompts=own,
+            completions=tuple(map(_tokens, completions, longest)),
+            reference=_data_set(lengths, counts),
+        ),
+        cut_prompts=sum(round(each) > counts.longest_prompt for each in prompts),
         cut_completions=sum(round(each) > most for each, most in zip(completions, longest, strict=True)),
         growth=growth,
     )
+
+
+def _data_set(lengths: RunLengths, counts: RowCounts) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return prompts and completions of all rows of a data set, in its order; None if the lengths are of none."""
+    prompts, known = lengths.prompts, lengths.completions
+    if not (counts.is_referenced and isinstance(known, Recorded) and isinstance(prompts, Recorded)):
+        return None
+    own = tuple(_tokens(each, counts.longest_prompt) for each in prompts.values)
+    longest = (counts.longest_after(own, row) for row in range(len(own) * counts.rows_per_prompt))
+    return own, tuple(map(_tokens, known.values, longest))
 
 
 _SEED_OF_EVALUATION = 1_000_003
@@ -360,8 +363,7 @@ class StepWidths:
 
     prompt: int
     """0 for recipes whose rows are whole; of preferences what the longest completion leaves of the longest row."""
-    completion: int
-    """Or whole row."""
+    completion: int  # or whole row
 
 
 TYPICAL, RARE = 0.5, 0.999

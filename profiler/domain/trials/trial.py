@@ -1281,6 +1281,8 @@ class RowLengths:
     """Seed by which each generation is shuffled into micro-batches; they repeat too. Empty: its number, from 0."""
     evaluations: Evaluations | None = None
     """None: the run has none."""
+    reference: "RowLengths | None" = None
+    """Of the rows over which a reference runs before training. None: of training."""
     loaded: Sequence[bool] = ()
     """Whether vLLM has the weights before each generation; they repeat too. Empty: after evaluations alone."""
 
@@ -1341,6 +1343,12 @@ class RowLengths:
 def _repeated(lengths: Sequence[int], part: int, times: int) -> Sequence[int]:
     """Repeat each part. By hand, 3, 4, 5 and 6 in parts of two, twice: 3, 4, 3, 4, 5, 6, 5, 6."""
     return [length for at in range(0, len(lengths), part) for length in (*lengths[at : at + part],) * times]
+
+
+def dealt(lengths: Sequence[int], part: int, process: int, processes: int) -> tuple[int, ...]:
+    """Return the parts of a process. By hand, of 1 to 8 in parts of two the second of two processes has 3, 4, 7, 8."""
+    starts = range(part * process, len(lengths), part * processes)
+    return tuple(length for at in starts for length in lengths[at : at + part])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -196,6 +196,10 @@ class _OneOfSeveral(dist.ProcessGroup):
         return _Done(torch.zeros(1, device=_META))
 
 
+def _of_process(_store: Any, rank: int, size: int, _timeout: Any) -> _OneOfSeveral:
+    return _OneOfSeveral(rank, size)
+
+
 def _give(found: torch.Tensor, own: torch.Tensor, times: int) -> None:
     """Give a tensor of the card the host value of another one, so many times, where it has one."""
     value = host_value(own)
@@ -210,7 +214,7 @@ def one_of_several(processes: int) -> Iterator[None]:
         yield
         return
     if _BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(_BACKEND, lambda _store, rank, size, _timeout: _OneOfSeveral(rank, size))
+        dist.Backend.register_backend(_BACKEND, _of_process, devices=[_META.type])
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     dist.init_process_group(_BACKEND, store=dist.HashStore(), rank=0, world_size=processes)
