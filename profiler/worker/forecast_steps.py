@@ -62,8 +62,9 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         learning = replace(spec, steps=len(units) * spec.steps_per_unit, torch_empty_cache_steps=every and 1)
         # The first steps of all are those of the first run.
         first = None if layers else draws[0]
-        rows = replace(RowLengths.joined(units), evaluations=first and _on_start(first.evaluations))
-        rows = replace(rows, reference=first and referenced(spec, first))
+        rows = RowLengths.joined(units)
+        if first is not None:
+            rows = replace(rows, evaluations=_on_start(first.evaluations), reference=referenced(spec, first))
         run = simulate(learning, model_config, rows=rows.of_all(learning), defers_scratch=True)
         layers.append(run.layers_run)
         return RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows))

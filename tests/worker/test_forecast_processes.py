@@ -1,4 +1,4 @@
-"""Forecasts of several GPUs: which rows each gets, what it allocates, and the run of all; a reference before training."""
+"""Forecasts of several GPUs: the rows of each, what it allocates, the run of all; and a reference before training."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -226,7 +226,7 @@ ACCELERATE: tuple[Seam, ...] = (
         owner="accelerate.state:PartialState",
         name="_prepare_backend",
         expected=Parameters("self", "cpu", "sagemaker_dp", "backend"),
-        used_by=("simulation/cuda/offloading.py",),
+        used_by=("simulation/session.py",),
         why="says that several GPUs train, which it else asks CUDA",
         since="1.4",
     ),

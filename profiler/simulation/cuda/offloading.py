@@ -14,16 +14,12 @@ gathers for its log pass the card in tensors of their own, which are not simulat
 """
 
 import gc
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from accelerate import PartialState
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType
+import torch.distributed
 from accelerate.utils import memory as accelerate_memory
 from transformers import trainer as transformers_trainer
 
@@ -136,17 +132,13 @@ def emptied_cache(recorder: Recorder) -> AbstractContextManager[None]:
 
 # ---- several GPUs ----------------------------------------------------------------------------------------------------
 
-_BACKEND = "one_of_several"
+# torch types neither how Python overrides a group nor all names that its modules have.
+dist: Any = torch.distributed
 
-_ENVIRONMENT = {
-    "LOCAL_RANK": "0",
-    "ACCELERATE_TORCH_DEVICE": _META.type,
-    # DDP would move inputs to the device of an index, and `meta` has none.
-    "ACCELERATE_BYPASS_DEVICE_MAP": "true",
-}
+BACKEND = "one_of_several"
 
 
-class _Done(dist.Work):
+class _Done(dist.Work):  # type: ignore[misc]
     """A message that has arrived."""
 
     def __init__(self, result: Any) -> None:
@@ -163,12 +155,12 @@ class _Done(dist.Work):
         return self._future
 
 
-class _OneOfSeveral(dist.ProcessGroup):
+class _OneOfSeveral(dist.ProcessGroup):  # type: ignore[misc]
     """The group of a process as if all others sent what it sends itself."""
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         """Return the name by which the group is made."""
-        return _BACKEND
+        return BACKEND
 
     def allreduce(self, tensors: Sequence[torch.Tensor], _options: Any = None) -> _Done:
         """Return what this process has."""
@@ -196,7 +188,8 @@ class _OneOfSeveral(dist.ProcessGroup):
         return _Done(torch.zeros(1, device=_META))
 
 
-def _of_process(_store: Any, rank: int, size: int, _timeout: Any) -> _OneOfSeveral:
+def of_process(_store: Any, rank: int, size: int, _timeout: Any) -> _OneOfSeveral:
+    """Return the group of a process, as torch makes groups of a backend."""
     return _OneOfSeveral(rank, size)
 
 
@@ -205,24 +198,3 @@ def _give(found: torch.Tensor, own: torch.Tensor, times: int) -> None:
     value = host_value(own)
     if value is not None:
         set_host_value(found, value if times == 1 else value.flatten().repeat(times))
-
-
-@contextmanager
-def one_of_several(processes: int) -> Iterator[None]:
-    """While active, this process is the first of so many for accelerate; each has a GPU."""
-    if processes == 1:
-        yield
-        return
-    if _BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(_BACKEND, _of_process, devices=[_META.type])
-    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
-    os.environ.update(_ENVIRONMENT)
-    dist.init_process_group(_BACKEND, store=dist.HashStore(), rank=0, world_size=processes)
-    try:
-        with patched([(PartialState, "_prepare_backend", lambda *_: ("nccl", DistributedType.MULTI_GPU))]):
-            yield
-    finally:
-        dist.destroy_process_group()
-        AcceleratorState._reset_state(reset_partial_state=True)
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
