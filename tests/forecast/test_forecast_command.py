@@ -121,10 +121,10 @@ def test_a_reference_runs_over_the_whole_data_set(capsys, tmp_path):
     assert prompts == tuple(range(20, 60))
     assert completions[:4] == (30, 492, 31, 491)
     assert "Before the first step the reference runs over 40 rows, 4 at once." in known["notes"]
-    drawn = answer(capsys, *pairs, "completions=300", "steps=5", "seeds=1", engine=engine)
+    sampled = answer(capsys, *pairs, "completions=300", "steps=5", "seeds=1", engine=engine)
     assert engine.requests[1].draws[0].reference is None
     said = "Before the first step the reference runs over 80 rows (assumed: those of the run, as one epoch), 4 at once."
-    assert said in drawn["notes"]
+    assert said in sampled["notes"]
 
 
 def test_a_killed_forecast_goes_on(capsys, tmp_path):

@@ -138,7 +138,7 @@ dist: Any = torch.distributed
 BACKEND = "one_of_several"
 
 
-class _Done(dist.Work):  # type: ignore[misc]
+class _Done(dist.Work):
     """A message that has arrived."""
 
     def __init__(self, result: Any) -> None:
@@ -155,7 +155,7 @@ class _Done(dist.Work):  # type: ignore[misc]
         return self._future
 
 
-class _OneOfSeveral(dist.ProcessGroup):  # type: ignore[misc]
+class _OneOfSeveral(dist.ProcessGroup):
     """The group of a process as if all others sent what it sends itself."""
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
