@@ -301,7 +301,7 @@ def _one_of_several(processes: int) -> Iterator[None]:
     if processes == 1:
         yield
         return
-    if BACKEND.upper() not in dist.Backend._plugins:
+    if not dist.is_backend_available(BACKEND):
         dist.Backend.register_backend(BACKEND, of_process, devices=[META.type])
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
@@ -311,7 +311,8 @@ def _one_of_several(processes: int) -> Iterator[None]:
             yield
     finally:
         dist.destroy_process_group()
-        AcceleratorState._reset_state(reset_partial_state=True)
+        for state in (PartialState._shared_state, AcceleratorState._shared_state):
+            state.clear()
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
