@@ -3,10 +3,12 @@
 `python whole_run.py REQUEST ANSWER`, on a real card or in the environment of an emulated one
 (`profiler.emulation.launch`). REQUEST is a JSON object of `spec`, `model_config`, `prompts`, `completions`, `shuffles`
 and `limit_bytes`, to which the allocator is limited (null: the whole card). ANSWER gets one JSON line per step, and one
-for the request that was refused; a last line says that the run has ended.
+for the request that was refused; a last line says that the run has ended. A rank of torchrun has the rows that
+accelerate deals it, and a file of its own: RANK.ANSWER.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,6 +120,11 @@ def run(request: Mapping[str, Any], answer: TextIO) -> None:
 def main() -> None:
     """Read the request of the first argument, and answer into the file of the second."""
     request, answer = map(Path, sys.argv[1:])
+    rank = os.environ.get("RANK")
+    if rank is not None:
+        # Each rank sees its own card only, as those of a trial do.
+        os.environ |= {"CUDA_VISIBLE_DEVICES": rank, "LOCAL_RANK": "0"}
+        answer = answer.with_name(f"{rank}.{answer.name}")
     with answer.open("w", encoding="utf-8") as file:
         run(json.loads(request.read_text(encoding="utf-8")), file)
 
