@@ -17,9 +17,10 @@ from test_forecast_processes import FULL, LORA_KEYS, PAIRED, on_gpus
 from maintenance.forecasts.running import PROGRAM
 from profiler.analysis.forecast.lengths import RowCounts
 from profiler.config.trials.identity import spec_to_mapping
-from profiler.domain.runs.forecast import Draw, ForecastStep
+from profiler.domain.runs.forecast import Death, Draw, ForecastStep
 from profiler.domain.trials.trial import Backend, RowLengths, TrialSpec, Tuning
-from profiler.worker.forecast_steps import first_steps, learn, written_steps
+from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS
+from profiler.worker.forecast_steps import Steps, learn, whole_steps, written_steps
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,12 +89,29 @@ def test_two_ranks_need_what_their_forecasts_say(spec: TrialSpec, tmp_path: Path
         for own in draw.of_each(spec)
     ]
     learnt = learn(spec, CONFIG, each)
+
+    def run_whole(own: RowLengths) -> Steps:
+        return whole_steps(spec, CONFIG, own)
+
+    def written_of(own: RowLengths) -> Steps:
+        return written_steps(spec, learnt, own)
+
     for own, real in zip(each, emulated(spec, draw, tmp_path), strict=True):
-        # The first steps of all GPUs are written as those of the first one.
-        begun = forecast_of(first_steps(spec, CONFIG, own))
-        found = [*begun, *forecast_of(written_steps(spec, learnt, own))[len(begun) :]]
         assert len(real) == STEPS
-        for line, counters in zip(found, real, strict=True):
-            assert isinstance(line, ForecastStep)
-            assert (line.step, line.allocated_bytes) == (counters["step"], counters["allocated_bytes"])
-            assert line.reserved_bytes == counters["reserved_bytes"]
+        whole, written = (forecast_of(steps(own)) for steps in (run_whole, written_of))
+        assert [sizes_of(line) for line in whole] == [sizes_in(counters) for counters in real]
+        if own is each[0]:
+            assert written == whole
+        # The first steps of all GPUs are written as those of the first one; the next one has what these leave, and later
+        # ones the cache.
+        later = [[sizes_of(line)[:2] for line in lines[FIRST_STEPS + 1 :]] for lines in (written, whole)]
+        assert later[0] == later[1]
+
+
+def sizes_of(line: ForecastStep | Death) -> tuple[int, ...]:
+    assert isinstance(line, ForecastStep)
+    return line.step, line.allocated_bytes, line.reserved_bytes, line.reserved_after_bytes
+
+
+def sizes_in(counters: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(counters[name] for name in ("step", "allocated_bytes", "reserved_bytes", "reserved_after_bytes"))
