@@ -102,8 +102,8 @@ def test_two_ranks_need_what_their_forecasts_say(spec: TrialSpec, tmp_path: Path
         assert [sizes_of(line) for line in whole] == [sizes_in(counters) for counters in real]
         if own is each[0]:
             assert written == whole
-        # The first steps of all GPUs are written as those of the first one; the next one has what these leave, and later
-        # ones the cache.
+        # The first steps of all GPUs are written as those of the first one; the next one has what these leave, and the
+        # cache of later ones too.
         later = [[sizes_of(line)[:2] for line in lines[FIRST_STEPS + 1 :]] for lines in (written, whole)]
         assert later[0] == later[1]
 

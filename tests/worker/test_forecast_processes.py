@@ -37,9 +37,10 @@ from profiler.domain.runs.forecast import (
 )
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import DistributedType, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
+from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS
 from profiler.training.recipes.grpo.trainer import Completions
 from profiler.worker.forecast import replayed
-from profiler.worker.forecast_steps import first_steps, learn, referenced, whole_steps, widest_untrained, written_steps
+from profiler.worker.forecast_steps import learn, referenced, whole_steps, widest_untrained, written_steps
 from profiler.worker.simulated import simulate
 
 ONE_LAYER = TINY | {"num_hidden_layers": 1}
@@ -157,16 +158,14 @@ def test_steps_of_each_gpu_equal_steps_that_run(keys: dict[str, Any]) -> None:
     draw = Draw(seed=0, prompts=tuple(known.prompts) * 4, completions=tuple((known.completions * 2)[:rows]))
     each = [RowLengths(prompts=own.prompts, completions=own.completions) for own in draw.of_each(spec)]
     learnt = learn(spec, ONE_LAYER, each)
-    begun = list(first_steps(spec, ONE_LAYER, each[0]))
-    for own in each:
-        # The first steps of all are those of the first.
-        whole = [*begun, *list(whole_steps(spec, ONE_LAYER, own))[len(begun) :]]
-        assert [shape for shape, _ in whole] == [shape for shape, _ in written_steps(spec, learnt, own)]
-    whole = list(whole_steps(spec, ONE_LAYER, each[0]))
+    whole, other = (list(whole_steps(spec, ONE_LAYER, own)) for own in each)
     for conf in ("", "expandable_segments:True"):
         found = forecast_of(written_steps(spec, learnt, each[0]), conf)
         assert found == forecast_of(whole, conf)
         assert len({step.allocated_bytes for step in found}) > 3
+    # The first steps of all are those of the first, and the next one has what they leave.
+    pairs = [forecast_of(steps)[FIRST_STEPS + 1 :] for steps in (written_steps(spec, learnt, each[1]), other)]
+    assert [line.allocated_bytes for line in pairs[0]] == [line.allocated_bytes for line in pairs[1]]
 
 
 def test_ddp_keeps_a_copy_of_each_gradient() -> None:
