@@ -3,10 +3,12 @@
 `python whole_run.py REQUEST ANSWER`, on a real card or in the environment of an emulated one
 (`profiler.emulation.launch`). REQUEST is a JSON object of `spec`, `model_config`, `prompts`, `completions`, `shuffles`
 and `limit_bytes`, to which the allocator is limited (null: the whole card). ANSWER gets one JSON line per step, and one
-for the request that was refused; a last line says that the run has ended.
+for the request that was refused; a last line says that the run has ended. A rank of torchrun has the rows that
+accelerate deals it, and a file of its own: RANK.ANSWER.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +24,7 @@ from profiler.measurement.counters.torch_cuda import TorchCuda
 from profiler.training.run import PlainSession, run_training
 
 _BETWEEN_STEPS = (Phase.LOAD, Phase.OPTIMIZER)
-"""After one of these any other phase begins a step, as in a forecast (`step_bounds`)."""
+"""After one of these any other phase but a score begins a step, as in a forecast (`step_bounds`)."""
 
 
 class StepCounters:
@@ -37,7 +39,7 @@ class StepCounters:
 
     def enter(self, phase: Phase) -> None:
         """Begin `phase`, and a step if it is the first of one."""
-        if self.phase in _BETWEEN_STEPS and phase not in _BETWEEN_STEPS:
+        if self.phase in _BETWEEN_STEPS and phase not in (*_BETWEEN_STEPS, Phase.SCORE):
             if self._begun:
                 self.end_step()
             self._begun += 1
@@ -118,6 +120,11 @@ def run(request: Mapping[str, Any], answer: TextIO) -> None:
 def main() -> None:
     """Read the request of the first argument, and answer into the file of the second."""
     request, answer = map(Path, sys.argv[1:])
+    rank = os.environ.get("RANK")
+    if rank is not None:
+        # Each rank sees its own card only, as those of a trial do.
+        os.environ |= {"CUDA_VISIBLE_DEVICES": rank, "LOCAL_RANK": "0"}
+        answer = answer.with_name(f"{rank}.{answer.name}")
     with answer.open("w", encoding="utf-8") as file:
         run(json.loads(request.read_text(encoding="utf-8")), file)
 

@@ -27,7 +27,13 @@ from profiler.config.options.reading import show
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu, gpu_named, name_card
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.runs.forecast import steps_of_epoch, why_not_evaluated, why_rows_are_unknown
+from profiler.domain.runs.forecast import (
+    MOST_BATCHES,
+    note_of_reference,
+    steps_of_epoch,
+    why_not_evaluated,
+    why_rows_are_unknown,
+)
 from profiler.domain.trials.kernels import missing_kernel
 from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import Evaluations, TrialSpec
@@ -51,11 +57,7 @@ from profiler.forecast.command import (
     refuse_other_evaluations,
     whole_number,
 )
-from profiler.storage.foreign.number_files import (
-    LENGTHS,
-    LengthFile,
-    read_named,
-)
+from profiler.storage.foreign.number_files import LENGTHS, LengthFile, read_named
 
 if TYPE_CHECKING:  # most forecasts read no file
     from profiler.config.trl.parts import JobFile
@@ -123,9 +125,6 @@ def with_forecast(spec: TrialSpec) -> TrialSpec:
 
 # ---- evaluations -----------------------------------------------------------------------------------------------------
 
-_MOST_BATCHES = 1000
-"""Of one evaluation (our choice): those of rows of data all run on the simulated card."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
@@ -192,16 +191,15 @@ def evaluation_plan(
     refuse_other_evaluations(values)
     at_once = options.per_device_eval_batch_size or whole_number(values, EVAL_BATCH) or DEFAULT_EVAL_BATCH
     each = options.num_generations_eval or whole_number(values, EVAL_GROUP) or spec.num_generations if generates else 1
-    fault = why_not_evaluated(spec, rows=at_once, each=each) if generates else None
-    if fault is not None:
+    if (fault := why_not_evaluated(spec, rows=at_once, each=each)) is not None:
         raise UsageError([fault])
     assumed = max(1, DEFAULT_EVALUATED // each)
     rows = options.max_eval_samples or whole_number(values, "max_eval_samples") or assumed
     if spec.recipe is Recipe.KTO:  # a batch has the KL term of whole micro-batches of training
         rows = -(-rows // spec.per_device_train_batch_size) * spec.per_device_train_batch_size
-    if rows * each > _MOST_BATCHES * at_once:
+    if rows * each > MOST_BATCHES * at_once:
         problem = (
-            f"is more than {_MOST_BATCHES:,} batches of {EVAL_BATCH}={at_once}, which is as much as a forecast replays"
+            f"is more than {MOST_BATCHES:,} batches of {EVAL_BATCH}={at_once}, which is as much as a forecast replays"
         )
         raise UsageError([Fault(key="max_eval_samples", found=str(rows), problem=problem, hint="Give fewer.")])
     packed = values.get("eval_packing")
@@ -306,6 +304,12 @@ def length_inputs(
     if plan is not None:
         is_stated = options.max_eval_samples or whole_number(values, "max_eval_samples")
         notes.append(plan.sentence(spec, are_rows_assumed=not is_stated))
+    if spec.precompute_ref_log_probs:
+        known = len(prompts.values) if file and isinstance(prompts, Recorded) and file.completions else None
+        note = note_of_reference(spec, known)
+        if isinstance(note, Fault):
+            raise UsageError([note])
+        notes.append(note)
     return LengthInputs(lengths=lengths, notes=tuple(notes), evaluation=plan)
 
 

@@ -21,7 +21,7 @@ from profiler.analysis.forecast.training_log import TrainingLog
 from profiler.analytical.estimate import has_form
 from profiler.analytical.explanation.explained import card_verdict
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.trials.identity import SIMULATION_RESULTS_VERSION, spec_to_mapping
+from profiler.config.trials.identity import SIMULATION_RESULTS_VERSION, spec_from_mapping, spec_to_mapping
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu_names import gpu_named
@@ -38,6 +38,8 @@ from profiler.domain.runs.forecast import (
     Learnt,
     answer_of,
     line_of,
+    note_of_processes,
+    runs_of_seeds,
 )
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import (
@@ -160,7 +162,8 @@ class _Job:
     def draws(self, change: Lever, seeds: int) -> tuple[Sampled, ...]:
         """Return the lengths of all seeds for a trial."""
         spec, plan = change.spec, change.evaluation
-        found = (sampled(change.lengths, RowCounts.of(spec, self.steps), seed) for seed in range(seeds))
+        counts = RowCounts.of(spec, self.steps, spec.num_processes)
+        found = (sampled(change.lengths, counts, seed) for seed in range(seeds))
         if plan is None:
             return tuple(found)
         return tuple(
@@ -199,13 +202,13 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
         raise UsageError(inputs.faults)
     spec = with_forecast(dearest_spec(inputs, {}, architecture_of))
     refuse_without_card(spec)
-    if reason := why_not_simulated([spec], architecture_of):
+    if reason := why_not_simulated([spec], architecture_of, known=["num_processes"]):
         problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
         raise UsageError([Fault(key="model", found=spec.model, problem=problem)])
     lengths = length_inputs(command.options, files.part, log, spec, architecture_of(spec.model))
     plan = lengths.evaluation
     evaluated = 0 if plan is None else plan.rows_generated(spec.steps)
-    rows = (RowCounts.of(spec, spec.steps).rows + evaluated) * command.options.seeds
+    rows = (RowCounts.of(spec, spec.steps, spec.num_processes).rows + evaluated) * command.options.seeds
     if rows > _MOST_SAMPLED:
         problem = f"gives {rows:,} rows with {command.options.seeds} seeds, and at most {_MOST_SAMPLED:,} are sampled"
         raise UsageError([Fault(key=STEPS, found=str(spec.steps), problem=problem)])
@@ -250,7 +253,7 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
         estimate=card_verdict(worst, architecture, gpu, replays=True) if has_form(worst, architecture) else None,
         levers=tuple(sorted(levers, key=lambda each: each.outlook.rank)),
         growth=growth_against(job.log, job.lengths.lengths.completions, own),
-        notes=(*notes_of_all(job.inputs, [spec], job.architecture_of), *job.lengths.notes),
+        notes=(*notes_of_all(job.inputs, [spec], job.architecture_of), *job.lengths.notes, *note_of_processes(spec)),
     )
     _write(folder, forecast, answer.runs)
     return forecast, folder
@@ -265,7 +268,7 @@ def _request(job: _Job, change: Lever, draws: Sequence[Sampled], settings: tuple
         model_config=job.model_config,
         steps=job.steps,
         settings=settings,
-        draws=tuple(each.draw for each in draws),
+        draws=tuple(own for each in draws for own in each.draw.of_each(change.spec)),
     )
 
 
@@ -279,8 +282,9 @@ def _name(request: ForecastRequest) -> str:
 
 
 def _outlook(answer: ForecastAnswer, request: ForecastRequest, conf: str) -> Outlook:
-    own = tuple(run for run in answer.runs if run.alloc_conf == conf)
-    return Outlook(steps=request.steps, alloc_conf=conf, runs=own)
+    own = [run for run in answer.runs if run.alloc_conf == conf]
+    runs = runs_of_seeds(own, spec_from_mapping(request.spec).num_processes)
+    return Outlook(steps=request.steps, alloc_conf=conf, runs=runs)
 
 
 def _answered(request: ForecastRequest, folder: Path, engine: Engine) -> ForecastAnswer:
@@ -377,6 +381,8 @@ def _write(folder: Path, forecast: Forecast, runs: Sequence[ForecastRun]) -> Non
     steps = [each for run in runs for each in run.steps]
     columns = {each.name: [getattr(step, each.name) for step in steps] for each in fields(ForecastStep)}
     columns["phase"] = [step.phase.value for step in steps]
+    columns["process"] = [step.seed % forecast.spec.num_processes for step in steps]
+    columns["seed"] = [step.seed // forecast.spec.num_processes for step in steps]
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd")
     write_atomically(folder / TABLE, sink.getvalue())

@@ -1,6 +1,7 @@
 """A simulated GPU for the length of one trial: all parts of the simulation, switched on together."""
 
 import gc
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,17 +11,19 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
 from torch.fx.experimental import _config
 from torch.utils._python_dispatch import _disable_current_modes
 
 from profiler.allocator.traces.trace import Trace
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
+from profiler.seams.patching import patched
 from profiler.simulation.cuda.autocast import SimulatedAutocast, autocast_dtype, autocast_on_meta, scaled_gradients
 from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA, MASK_FIRST, CublasWorkspaces
 from profiler.simulation.cuda.fused_attention.attention import scaled_dot_product_attention
 from profiler.simulation.cuda.fused_attention.flash_attention import simulated_flash_attention
-from profiler.simulation.cuda.offloading import emptied_cache, offloaded_activations
+from profiler.simulation.cuda.offloading import BACKEND, dist, emptied_cache, of_process, offloaded_activations
 from profiler.simulation.cuda.optimizers import MADE_LAST_FIRST, cuda_optimizers, four_bit_products
 from profiler.simulation.cuda.scratch.deferred_scratch import Rule, ScratchCall, Sizes
 from profiler.simulation.cuda.scratch.kernel_scratch import (
@@ -75,6 +78,7 @@ class Simulation:
         extrapolation: What is extrapolated instead of run.
         sampled_token: As `SimulatedGpu` has it.
         offloads: Whether activations are offloaded to the host.
+        processes: Of a job of several GPUs, of which the first is simulated.
         counts: Whether the work of the steps is counted (`recorder.work`).
     """
 
@@ -87,6 +91,7 @@ class Simulation:
         extrapolation: Extrapolation = Extrapolation(),
         sampled_token: Callable[[int], int] | None = None,
         offloads: bool = False,
+        processes: int = 1,
         counts: bool = False,
     ) -> None:
         self._gpu, self._chip = gpu, gpu.chip
@@ -95,6 +100,7 @@ class Simulation:
         self._extrapolation = extrapolation
         self._sampled_token = sampled_token
         self._offloads = offloads
+        self._processes = processes
         self.recorder = Recorder()
         self.recorder.work = WorkCounter() if counts else None
         self.recorder.defers_scratch = extrapolation.scratch
@@ -191,6 +197,7 @@ class Simulation:
             stack.enter_context(self.recorder.modules.watching())
             stack.enter_context(_no_automatic_collection())
             stack.enter_context(_one_thread())
+            stack.enter_context(_one_of_several(self._processes))
             stack.enter_context(self._device())
             yield
 
@@ -278,6 +285,36 @@ def _scratch_in(trace: Trace, given: int, result: int) -> Sizes:
         for part in (trace.events[:at], trace.events[at:])
     )
     return tuple(trace.sizes_bytes[block - 1] for block in freed), begins, ends
+
+
+_ENVIRONMENT = {
+    "LOCAL_RANK": "0",
+    "ACCELERATE_TORCH_DEVICE": META.type,
+    # DDP would move inputs to the device of an index, and `meta` has none.
+    "ACCELERATE_BYPASS_DEVICE_MAP": "true",
+}
+
+
+@contextmanager
+def _one_of_several(processes: int) -> Iterator[None]:
+    """While active, this process is the first of so many for accelerate; each has a GPU."""
+    if processes == 1:
+        yield
+        return
+    if not dist.is_backend_available(BACKEND):
+        dist.Backend.register_backend(BACKEND, of_process, devices=[META.type])
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ.update(_ENVIRONMENT)
+    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=processes)
+    try:
+        with patched([(PartialState, "_prepare_backend", lambda *_: ("nccl", DistributedType.MULTI_GPU))]):
+            yield
+    finally:
+        dist.destroy_process_group()
+        for state in (PartialState._shared_state, AcceleratorState._shared_state):
+            state.clear()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers import Trainer
 
 from profiler.domain.memory import Phase
@@ -88,6 +89,50 @@ class AnnouncedRows(AnnouncedSteps):
         """Load the micro-batches of one optimizer step; they belong to its forward phase."""
         self._observer.enter(Phase.FORWARD)
         return super().get_batch_samples(*args, **kwargs)
+
+
+class AnnouncedReference(AnnouncedRows):
+    """Announces the reference, within the loss or before training, as a phase of its own.
+
+    Seams: `compute_ref_log_probs`, `_precompute_ref_logps` and `_prepare_dataset` of `DPOTrainer` and `KTOTrainer`.
+    """
+
+    def __init__(self, *, referenced: Dataset | None = None, **arguments: Any) -> None:
+        """Make the trainer; before training a reference runs over `referenced`, or over the rows of training."""
+        self._referenced = referenced
+        super().__init__(**arguments)
+        for model in (self.model, self.ref_model):
+            if model is not None:
+                model.register_forward_pre_hook(self._begins)
+                model.register_forward_hook(self._ends)
+
+    def _begins(self, *_: Any) -> None:
+        """Begin the phase of the reference and of the KL term: what computes without gradient in training."""
+        if self.model.training and not torch.is_grad_enabled():
+            self._observer.enter(Phase.SCORE)
+
+    def _ends(self, *_: Any) -> None:
+        if self.model.training and not torch.is_grad_enabled():
+            self._observer.enter(Phase.FORWARD)
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+        """Return the rows, which are tokens already."""
+        return dataset
+
+    def compute_ref_log_probs(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the reference of a batch before training."""
+        self._observer.enter(Phase.SCORE)
+        return super().compute_ref_log_probs(*args, **kwargs)
+
+    def _precompute_ref_logps(self, dataset: Dataset, *args: Any, **kwargs: Any) -> Any:
+        rows = self._referenced
+        found = super()._precompute_ref_logps(dataset if rows is None else rows, *args, **kwargs)
+        self._observer.enter(Phase.LOAD)
+        if rows is None:
+            return found
+        for name in set(found.column_names) - set(rows.column_names):
+            dataset = dataset.add_column(name, [0.0] * len(dataset))
+        return dataset
 
 
 class AnnouncedDeepSpeed:

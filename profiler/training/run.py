@@ -66,6 +66,7 @@ def build_trainer(
             tokenizer=tokenizer,
             data=data,
             evaluated=evaluated,
+            referenced=None if rows is None or rows.reference is None else _data_of(spec, tokenizer, rows.reference),
             config=config,
             model=build_model(spec, config, session),
             rows=rows,
@@ -81,8 +82,13 @@ def _evaluated(spec: TrialSpec, tokenizer: Any, evaluations: Evaluations | None)
     if evaluations.num_generations_eval is not None:
         prompts = len(evaluations.prompts)
         return recipe_of(spec).data(replace(spec, steps=prompts), tokenizer, lengths).select(range(prompts))
+    return _data_of(spec, tokenizer, lengths)
+
+
+def _data_of(spec: TrialSpec, tokenizer: Any, lengths: RowLengths) -> Dataset:
+    """Return as many rows of data as there are lengths."""
     sides = 1 if spec.recipe.facts.rows_are_single else 2
-    count = len(evaluations.completions) // sides
+    count = len(lengths.completions) // sides
     # Neighbours of a KL term are those within the micro-batches of training (`KTOTrainer.__init__` of trl 1.16).
     batches = -(-count // spec.per_device_train_batch_size)
     found = recipe_of(spec).data(replace(spec, steps=batches, gradient_accumulation_steps=1), tokenizer, lengths)

@@ -53,8 +53,15 @@ from profiler.measurement.samples.host_usage import usable_cores
 with compiled_at_first_call():
     from profiler.allocator.traces.smallest_fit import CompiledAllocator, compiled, is_known
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
-    from profiler.training.recipes.step_grouping import widest_evaluated
-    from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
+    from profiler.worker.forecast_steps import (
+        RunLearnt,
+        Steps,
+        first_steps,
+        learn,
+        whole_steps,
+        widest_untrained,
+        written_steps,
+    )
     from profiler.worker.simulated import card_of
 
 # ---- the allocator of a run ------------------------------------------------------------------------------------------
@@ -177,9 +184,13 @@ def replayed(
 def _refused_batch(
     shape: StepLengths, pieces: Sequence[Piece], error: RefusedError, evaluated: MicroBatch | None
 ) -> MicroBatch:
-    """Return the micro-batch, or the batch of an evaluation, in which a step is refused; before it the rows are its."""
+    """Return the micro-batch, or the batch of an evaluation, in which a step is refused; before it the rows are its.
+
+    A reference that scores before the first step is as an evaluation of rows of data.
+    """
     trained = sum(piece.phases[0][1] is not Phase.EVALUATION for piece in pieces)
-    if evaluated is None or error.refusal.phase is not Phase.EVALUATION:
+    is_referenced = error.refusal.phase is Phase.SCORE and error.piece == 0 and not shape.scored_before
+    if evaluated is None or not (is_referenced or error.refusal.phase is Phase.EVALUATION):
         return shape.micro_batches[max(0, error.piece - trained + len(shape.micro_batches))]
     if not shape.batches or error.piece < trained or len(pieces) - trained != 1 + 2 * len(shape.batches):
         return evaluated  # of rows of data, or before the first step
@@ -229,8 +240,7 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
     def lines(run: _Run, steps: Steps) -> Iterator[AnswerLine]:
         (seed, conf), gpu = run, card_of(spec)
         limits = {"capacity_bytes": gpu.usable_bytes, "total_bytes": gpu.memory_bytes}
-        known = draws[seed].evaluations
-        evaluated = None if known is None else widest_evaluated(spec, known)
+        evaluated = widest_untrained(spec, draws[seed])
         found = replayed(steps, seed=seed, alloc_conf=conf, evaluated=evaluated, **limits)
         return (line for line in found if line.step > last.get(run, 0))
 
@@ -335,8 +345,14 @@ def _send_lines(
 def _rows(draw: Draw, request: ForecastRequest) -> RowLengths:
     random = Random(draw.seed)
     shuffles = tuple(random.randrange(2**32) for _ in range(request.steps))
-    prompts, completions = draw.prompts, draw.completions
-    return RowLengths(prompts=prompts, completions=completions, shuffles=shuffles, evaluations=draw.evaluations)
+    known = draw.reference
+    return RowLengths(
+        prompts=draw.prompts,
+        completions=draw.completions,
+        shuffles=shuffles,
+        evaluations=draw.evaluations,
+        reference=None if known is None else RowLengths(prompts=known[0], completions=known[1]),
+    )
 
 
 def _learnt(learnt: RunLearnt | None, reason: str | None) -> Learnt:

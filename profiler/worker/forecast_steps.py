@@ -6,13 +6,13 @@ from itertools import chain, islice, pairwise
 from typing import Any, TypeVar
 
 from profiler.allocator.traces.trace import Piece, Trace, piece_of
-from profiler.domain.runs.step_shape import StepLengths
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.trial import Evaluations, Logprobs, RowLengths, TrialSpec, Tuning
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
 from profiler.simulation.extrapolation.step_pieces import evaluation_cuts, micro_batch_starts, step_bounds
 from profiler.simulation.extrapolation.step_variants import pads_masks
-from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes
+from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes, unit_rows, widest_evaluated
 from profiler.worker.evaluation_plans import EvaluationPlan
 from profiler.worker.forecast_plans import Plan, decodes, first_units
 from profiler.worker.simulated import card_of, simulate
@@ -61,9 +61,11 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     def run_of(units: Sequence[RowLengths]) -> RunOfSteps:
         learning = replace(spec, steps=len(units) * spec.steps_per_unit, torch_empty_cache_steps=every and 1)
         # The first steps of all are those of the first run.
-        on_start = None if layers else _on_start(draws[0].evaluations)
-        rows = replace(RowLengths.joined(units), evaluations=on_start)
-        run = simulate(learning, model_config, rows=rows, defers_scratch=True)
+        first = None if layers else draws[0]
+        rows = RowLengths.joined(units)
+        if first is not None:
+            rows = replace(rows, evaluations=_on_start(first.evaluations), reference=referenced(spec, first))
+        run = simulate(learning, model_config, rows=rows.of_all(learning), defers_scratch=True)
         layers.append(run.layers_run)
         return RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows))
 
@@ -81,6 +83,26 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         layers_run=layers[-1],
         evaluations=_learn_evaluations(spec, model_config, draws, pads_masks=plan.pads_masks),
     )
+
+
+def referenced(spec: TrialSpec, draw: RowLengths) -> RowLengths | None:
+    """Return the rows over which a reference runs before training: a data set, or those of the whole run."""
+    if not spec.precompute_ref_log_probs or draw.reference is not None:
+        return draw.reference
+    return RowLengths.joined([unit_rows(spec, draw, unit) for unit in range(spec.steps)])
+
+
+def widest_untrained(spec: TrialSpec, draw: RowLengths) -> MicroBatch | None:
+    """Return the widest batch of the evaluations, or of the reference before training; None if there are none."""
+    known, before = draw.evaluations, referenced(spec, draw)
+    if before is not None:
+        known = Evaluations(
+            eval_steps=None,
+            per_device_eval_batch_size=spec.precompute_ref_batch_size or spec.per_device_train_batch_size,
+            prompts=tuple(before.prompts),
+            completions=tuple(before.completions),
+        )
+    return None if known is None else widest_evaluated(spec, known)
 
 
 _Rows = TypeVar("_Rows")
@@ -297,7 +319,8 @@ def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
     Raises:
         UnsupportedTrialError: The trial cannot be simulated.
     """
-    trace = simulate(spec, model_config, rows=draw).trace.on(card_of(spec).chip)
+    rows = replace(draw.of_all(spec), reference=referenced(spec, draw))
+    trace = simulate(spec, model_config, rows=rows).trace.on(card_of(spec).chip)
     before = first_block = 0
     evaluations = evaluation_cuts(trace)
     known, done = draw.evaluations, int(draw.evaluations is not None and draw.evaluations.eval_on_start)
@@ -328,6 +351,7 @@ def first_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
     """
     # One unit more, because the end of training frees more in the last step.
     units, per_unit = first_units(spec), spec.steps_per_unit
+    draw = replace(draw, reference=referenced(spec, draw))
     short = replace(spec, steps=min(spec.steps, (units + 1) * per_unit))
     known = draw.evaluations
     if known is not None and not any(known.follows(step, spec.steps) for step in range(1, units * per_unit + 1)):

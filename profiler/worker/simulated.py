@@ -247,6 +247,7 @@ def _run(
         others=cards[1:],
         extrapolation=extrapolation,
         offloads=spec.activation_offloading,
+        processes=spec.num_processes,
     )
     with entropy_left_to(simulation.left_open):
         trained = run_training(spec, model_config, simulation, rows=rows)

@@ -94,6 +94,39 @@ def test_a_run_that_survives_states_the_interval(capsys):
     assert request.spec["gpu"] == "rtx-4090-24gb" and request.model_config["hidden_size"] == 3584
 
 
+def test_each_gpu_of_a_seed_has_a_run_of_its_own(capsys, tmp_path):
+    engine = FakeEngine(base_bytes=13 * GIB)
+    words = [*WORDS, "num_processes=2", "num_generations=8", "per_device_train_batch_size=4"]
+    found = answer(capsys, *words, engine=engine)
+    (request,) = engine.requests
+    assert [draw.seed for draw in request.draws] == [*range(8)]
+    assert {(len(draw.completions), len(draw.prompts)) for draw in request.draws} == {(60 * 16, 60 * 2)}
+    assert (found["seeds"], found["lengths"][0]["rows"]) == (4, 60 * 32)
+    first = found["deaths"][0]
+    assert main(words, engine=engine) == EXIT_OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"The first (seed {first['seed']}, GPU {first['process'] + 1} of 2): a micro-batch of 4 rows" in said
+    assert "Each of the 2 GPUs of a seed has its own rows" in said
+    (table,) = tmp_path.glob("results/forecast/*/steps.parquet")
+    rows = pq.read_table(table)
+    assert (set(rows["seed"].to_pylist()), set(rows["process"].to_pylist())) == ({0, 1, 2, 3}, {0, 1})
+
+
+def test_a_reference_runs_over_the_whole_data_set(capsys, tmp_path):
+    lines = [{"prompt": 20 + row, "chosen": 30 + row, "rejected": 900} for row in range(40)]
+    (tmp_path / "lengths.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    engine, pairs = FakeEngine(), ["recipe=dpo", "max_length=512", "precompute_ref_log_probs=true", *JOB[:3]]
+    known = answer(capsys, *pairs, "lengths=lengths.jsonl", "steps=5", "seeds=1", engine=engine)
+    prompts, completions = engine.requests[0].draws[0].reference
+    assert prompts == tuple(range(20, 60))
+    assert completions[:4] == (30, 492, 31, 491)
+    assert "Before the first step the reference runs over 40 rows, 4 at once." in known["notes"]
+    sampled = answer(capsys, *pairs, "completions=300", "steps=5", "seeds=1", engine=engine)
+    assert engine.requests[1].draws[0].reference is None
+    said = "Before the first step the reference runs over 80 rows (assumed: those of the run, as one epoch), 4 at once."
+    assert said in sampled["notes"]
+
+
 def test_a_killed_forecast_goes_on(capsys, tmp_path):
     assert main(WORDS, engine=FakeEngine(dies_after=70, base_bytes=6 * GIB)) == EXIT_SIGNAL_BASE + 2
     assert "The same command goes on." in capsys.readouterr().err
@@ -285,6 +318,7 @@ def test_a_data_set_is_counted_with_its_tokenizer(tmp_path):
 
 
 BIG = "7\n" * 1_000_001
+PRECOMPUTED = ["recipe=dpo", "max_length=512", "precompute_ref_log_probs=true", "completions=5"]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +355,10 @@ BIG = "7\n" * 1_000_001
         (["completions=5", "save_strategy=step"], {}, "save_strategy=step: must be one of no, steps, epoch, best"),
         (["completions=5", "per_device_eval_batch_size=8"], {}, "per_device_eval_batch_size=8: is of evaluations, and"),
         (["completions=5", "use_dynamic_bsz=true"], {}, "use_dynamic_bsz=true: has no forecast, because it splits"),
-        (["completions=5", "num_processes=2"], {}, "num_processes=2: has no forecast yet, only one GPU has"),
+        (["completions=5", "num_processes=2", "eval_steps=5"], {}, "num_processes=2: has no forecast with evaluations"),
+        (["completions=5", "num_processes=2", "distributed_type=fsdp"], {}, "fsdp: has no forecast, because no sim"),
+        ([*PRECOMPUTED, "precompute_ref_batch_size=1"], {}, "=1: makes more than 1,000 batches of 16,000 rows"),
+        ([*PRECOMPUTED, "eval_steps=5"], {}, "precompute_ref_log_probs=true: has no forecast with evaluations"),
         (["completions=5", "steps=100001"], {}, "steps=100001: must be at most 100,000"),
         (["completions=5", "steps=100000", "seeds=1000"], {}, "rows with 1000 seeds, and at most 20,000,000"),
         (["completions=5", "fail_if=tight"], {}, "fail_if=tight: must be one of dies"),
@@ -334,7 +371,8 @@ def test_bad_input_is_one_sentence(capsys, tmp_path, words, files, sentence):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     job = [word for word in JOB if word.partition("=")[0] not in {each.partition("=")[0] for each in words}]
-    job = [word for word in job if "recipe=sft" not in words or word.startswith(("model", "gpu", "tuning"))]
+    of_data = {"recipe=sft", "recipe=dpo"} & set(words)
+    job = [word for word in job if not of_data or word.startswith(("model", "gpu", "tuning"))]
     assert main([*job, *words], engine=never) == EXIT_USAGE
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1

@@ -238,7 +238,6 @@ def test_scratch_of_later_rollouts_is_left_open() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"recipe": Recipe.DPO, "max_length": 40, "beta": 0.1, "precompute_ref_log_probs": True}, "whole data set"),
         (JUDGED | {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 1}, "an odd number of rows"),
         (JUDGED, None),
     ],

@@ -19,14 +19,11 @@ MOST_TOKENS = 10**8
 
 
 class Law(StrEnum):
-    """Kinds of distributions that a command takes."""
+    """Kinds of distributions that a command takes, as `FORMS` has them; fixed is one number."""
 
     FIXED = "fixed"
-    """One number."""
     UNIFORM = "uniform"
-    """`uniform(low,high)`."""
     NORMAL = "normal"
-    """`normal(mean,sigma)`."""
     LOGNORMAL = "lognormal"
     """`lognormal(mean,sigma)`: the mean of the lengths, and the standard deviation of their natural logarithms."""
 
@@ -50,10 +47,8 @@ class Distribution:
     """Independent numbers of one law."""
 
     law: Law
-    first: float
-    """The number, the lowest, or the mean."""
-    second: float = 0.0
-    """The highest, or sigma."""
+    first: float  # the number, the lowest, or the mean
+    second: float = 0.0  # the highest, or sigma
 
     @property
     def mean(self) -> float:
@@ -77,8 +72,7 @@ class Distribution:
             case Law.LOGNORMAL:
                 return random.lognormvariate(math.log(self.first) - self.second**2 / 2, self.second)
 
-    def of_seed(self, _: Random, /) -> "Distribution":
-        """Return itself: every seed has it."""
+    def of_seed(self, _: Random, /) -> "Distribution":  # noqa: D102
         return self
 
     def lengths(self, random: Random, count: int, _: int, /) -> Sequence[float]:
@@ -137,12 +131,10 @@ class Recorded:
     """Whether they are rows of a data set, each of which comes once per epoch; else each draw is any of them."""
 
     @property
-    def mean(self) -> float:
-        """The mean, before truncation."""
+    def mean(self) -> float:  # noqa: D102
         return sum(self.values) / len(self.values)
 
-    def of_seed(self, _: Random, /) -> "Recorded":
-        """Return itself: every seed has it."""
+    def of_seed(self, _: Random, /) -> "Recorded":  # noqa: D102
         return self
 
     def lengths(self, random: Random, count: int, _: int, /) -> Sequence[float]:
@@ -172,7 +164,7 @@ def grouped_by_length(lengths: Sequence[float], batch: int, random: Random) -> l
 
     Args:
         lengths: Of the rows; not empty.
-        batch: Rows of an optimizer step.
+        batch: Rows of an optimizer step of one process.
         random: Shuffles them.
     """
     size = max(1, min(len(lengths) // (4 * batch), 50)) * batch
@@ -200,21 +192,19 @@ class RunLengths:
 
 @dataclass(frozen=True, kw_only=True)
 class RowCounts:
-    """How many rows one process needs, and the longest that it gets."""
+    """How many rows a run needs, and the longest that it gets."""
 
     steps: int
     rows_per_step: int
     rows_at_once: int
     """Completions that are generated together; `rows_per_step` for recipes that generate nothing."""
-    rows_per_prompt: int
-    """0 for recipes whose rows are whole."""
+    rows_per_prompt: int  # 0 for recipes whose rows are whole
     longest_prompt: int
-    longest_completion: int
-    """Or whole row."""
-    longest_row: int = MOST_TOKENS
-    """Prompt and completion together."""
-    pads_apart: bool = True
-    """Whether prompts and completions are padded each to the longest of their own."""
+    longest_completion: int  # or whole row
+    longest_row: int = MOST_TOKENS  # prompt and completion together
+    pads_apart: bool = True  # prompts and completions are padded each to the longest of their own
+    processes: int = 1  # among which the rows are dealt
+    is_referenced: bool = False  # a reference runs over the data set before training
 
     def longest_after(self, prompts: Sequence[int], row: int) -> int:
         """Return the most tokens of the completion of a row, given all prompts. By hand: 1,000 less a prompt of 300."""
@@ -222,20 +212,22 @@ class RowCounts:
         return min(self.longest_completion, self.longest_row - prompt)
 
     @classmethod
-    def of(cls, spec: TrialSpec, steps: int) -> "RowCounts":
+    def of(cls, spec: TrialSpec, steps: int, processes: int = 1) -> "RowCounts":
         """Return the counts of a trial. By hand: 4 rows in 8 micro-batches are 32 rows per step, of 4 prompts by 8."""
         has_rollout, has_prompts = spec.recipe.facts.has_rollout, spec.recipe.facts.has_prompts
-        rows = spec.training_rows * spec.gradient_accumulation_steps
+        rows = spec.training_rows * spec.gradient_accumulation_steps * processes
         return cls(
             steps=steps,
             rows_per_step=rows,
-            rows_at_once=spec.generation_batch_size if has_rollout else rows,
+            rows_at_once=spec.generation_batch_size * processes if has_rollout else rows,
             rows_per_prompt=spec.rows_per_prompt,
             # `max_length` cuts a row at its end; a prompt as long as that would have no completion.
             longest_prompt=spec.max_prompt_length if has_rollout else max(1, spec.row_tokens - 1) * has_prompts,
             longest_completion=spec.max_completion_length if has_rollout else spec.row_tokens,
             longest_row=spec.row_tokens,
             pads_apart=has_rollout,
+            processes=processes,
+            is_referenced=spec.precompute_ref_log_probs,
         )
 
     @property
@@ -251,7 +243,7 @@ class Sampled:
     draw: Draw
     cut_prompts: int
     cut_completions: int
-    """How many were longer than the longest that is allowed, and were cut to it."""
+    """How many were longer than the longest that is allowed."""
     growth: float
     """As in `RunLengths`, of this seed."""
 
@@ -271,20 +263,35 @@ def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
     ]
     if lengths.train_sampling_strategy is SamplingStrategy.GROUP_BY_LENGTH:
         epoch = len(source.values) if isinstance(source, Recorded) and source.is_data_set else len(completions)
+        at_once = counts.rows_per_step // counts.processes
         completions = [
             length
             for start in range(0, len(completions), epoch)
-            for length in grouped_by_length(completions[start : start + epoch], counts.rows_per_step, random)
+            for length in grouped_by_length(completions[start : start + epoch], at_once, random)
         ]
-    cut_prompts = sum(round(each) > counts.longest_prompt for each in prompts)
     own = tuple(_tokens(each, counts.longest_prompt) for each in prompts)
     longest = [counts.longest_after(own, row) for row in range(len(completions))]
     return Sampled(
-        draw=Draw(seed=seed, prompts=own, completions=tuple(map(_tokens, completions, longest))),
-        cut_prompts=cut_prompts,
+        draw=Draw(
+            seed=seed,
+            prompts=own,
+            completions=tuple(map(_tokens, completions, longest)),
+            reference=_data_set(lengths, counts),
+        ),
+        cut_prompts=sum(round(each) > counts.longest_prompt for each in prompts),
         cut_completions=sum(round(each) > most for each, most in zip(completions, longest, strict=True)),
         growth=growth,
     )
+
+
+def _data_set(lengths: RunLengths, counts: RowCounts) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return prompts and completions of all rows of a data set, in its order; None if the lengths are of none."""
+    prompts, known = lengths.prompts, lengths.completions
+    if not (counts.is_referenced and isinstance(known, Recorded) and isinstance(prompts, Recorded)):
+        return None
+    own = tuple(_tokens(each, counts.longest_prompt) for each in prompts.values)
+    longest = (counts.longest_after(own, row) for row in range(len(own) * counts.rows_per_prompt))
+    return own, tuple(map(_tokens, known.values, longest))
 
 
 _SEED_OF_EVALUATION = 1_000_003
@@ -356,8 +363,7 @@ class StepWidths:
 
     prompt: int
     """0 for recipes whose rows are whole; of preferences what the longest completion leaves of the longest row."""
-    completion: int
-    """Or whole row."""
+    completion: int  # or whole row
 
 
 TYPICAL, RARE = 0.5, 0.999

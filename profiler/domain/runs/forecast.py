@@ -6,13 +6,13 @@ Lines that ANSWER has already are not computed again: a forecast that was killed
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from profiler.domain.errors import Fault
 from profiler.domain.memory import Phase
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import Evaluations, Logprobs, TrialSpec
+from profiler.domain.trials.trial import DistributedType, Evaluations, Logprobs, TrialSpec, dealt
 
 ENGINE = "profiler.worker.forecast"
 """The module of that process."""
@@ -25,15 +25,10 @@ MOST_WHOLE_STEPS = 200
 def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     """Return why a forecast does not know how the trainer groups rows; None if it does."""
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
-    if spec.num_processes > 1:
-        problem = "has no forecast yet, only one GPU has"
-        hint = "Give num_processes=1 where a file leaves it out: else groups of completions decide it."
-        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem, hint=hint)
+    if spec.num_processes > 1 and (fault := _why_notdealt(spec)) is not None:
+        return fault
     if spec.use_dynamic_bsz:
         return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
-    if spec.precompute_ref_log_probs:
-        problem = "has no forecast, because the reference runs over the whole data set before the first step"
-        return Fault(key="precompute_ref_log_probs", found="true", problem=problem)
     if spec.recipe is Recipe.KTO and spec.per_device_train_batch_size * accumulation % 2:
         rows = str(spec.per_device_train_batch_size)
         problem = f"has no forecast with gradient_accumulation_steps={accumulation}, which makes an odd number of rows"
@@ -43,6 +38,47 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
         hint = "Give such a multiple; where a file of trl leaves it out, trl=VERSION takes that of your release."
         return Fault(key="steps_per_generation", found=str(generation), problem=problem, hint=hint)
     return None
+
+
+def _why_notdealt(spec: TrialSpec) -> Fault | None:
+    """Return why a forecast does not know which rows each of several GPUs gets, or what it does with them."""
+    if spec.distributed_type is not DistributedType.MULTI_GPU:
+        problem = (
+            "has no forecast, because no simulation shards a model; multi_gpu, with all of it on each GPU, has one"
+        )
+        hint = "`python -m profiler.estimate` says what its longest rows take."
+        return Fault(key="distributed_type", found=str(spec.distributed_type), problem=problem, hint=hint)
+    if found := [key for key in ("use_vllm", "precompute_ref_log_probs") if getattr(spec, key)]:
+        return Fault(key=found[0], found="true", problem="has no forecast on several GPUs, only on one")
+    if spec.logprobs is Logprobs.MINIBATCH:
+        problem = "has no forecast on several GPUs, because it makes a gradient of each row within the loss"
+        return Fault(key="logprobs", found=str(spec.logprobs), problem=problem)
+    each, rows = spec.num_generations, spec.rows_dealt
+    if spec.recipe in GENERATING and rows % each and each % rows:
+        problem = (
+            f"has no forecast on several GPUs unless it divides the {rows} completions that each of them generates at "
+            "once, or is a multiple of these"
+        )
+        return Fault(key="num_generations", found=str(each), problem=problem)
+    if spec.recipe is Recipe.KTO and spec.per_device_train_batch_size % 2:
+        problem = "has no forecast on several GPUs where it is odd"
+        return Fault(key="per_device_train_batch_size", found=str(rows), problem=problem)
+    return None
+
+
+MOST_BATCHES = 1000
+"""Of a pass without training (our choice): all of them run on the simulated card."""
+
+
+def note_of_reference(spec: TrialSpec, rows: int | None) -> "str | Fault":
+    """Return over how many rows of a data set, if it is known, a reference runs before training, or why it cannot."""
+    at_once = spec.precompute_ref_batch_size or spec.per_device_train_batch_size
+    found = rows or spec.steps * spec.gradient_accumulation_steps * spec.per_device_train_batch_size
+    if found > MOST_BATCHES * at_once:
+        problem = f"makes more than {MOST_BATCHES:,} batches of {found:,} rows, which is as much as a forecast replays"
+        return Fault(key="precompute_ref_batch_size", found=str(at_once), problem=problem)
+    assumed = "" if rows else " (assumed: those of the run, as one epoch)"
+    return f"Before the first step the reference runs over {found:,} rows{assumed}, {at_once:,} at once."
 
 
 def steps_of_epoch(spec: TrialSpec, rows: int) -> int:
@@ -64,18 +100,22 @@ def steps_of_epoch(spec: TrialSpec, rows: int) -> int:
 
 
 def why_not_evaluated(spec: TrialSpec, *, rows: int, each: int) -> Fault | None:
-    """Return why a forecast does not know evaluations that generate; None if it does.
+    """Return why a forecast does not know the evaluations of a trial; None if it does.
 
     Args:
         spec: The trial.
         rows: Completions at once.
-        each: Completions per prompt. Source of the rule: `__post_init__` of `GRPOConfig` and `RLOOConfig` in trl 1.16.
+        each: Completions per prompt, or 1. Source of the rule: `GRPOConfig.__post_init__` in trl 1.16, and RLOO's.
 
     The loss of an evaluation is computed as that of training, with its entropy, but without gradients. Source:
     `prediction_step` and `_get_per_token_logps_and_entropies` of `GRPOTrainer` in trl 0.20 to 1.16. trl 1.14 has
     another kernel for `full`, which makes less than a log-softmax, `kernels/logprob_entropy.py`; trl 0.14 has no
     `prediction_step`, so that transformers asks `compute_loss` for outputs, which it refuses.
     """
+    for key in ("num_processes", "precompute_ref_log_probs"):
+        if (found := getattr(spec, key)) > 1 or found is True:
+            problem = "has no forecast with evaluations; with eval_strategy=no training alone has one"
+            return Fault(key=key, found=str(found).lower(), problem=problem)
     if rows % each:
         problem = f"must be a multiple of the {each} completions per prompt (num_generations_eval), as in trl"
         return Fault(key="per_device_eval_batch_size", found=str(rows), problem=problem)
@@ -98,13 +138,31 @@ class Draw:
     """In the order of generation, or of the data set, of a pair the chosen one first; or whole rows."""
     evaluations: Evaluations | None = None
     """None: the run has none."""
+    reference: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Prompts and completions over which a reference runs before training. None: over those of training, if at all."""
+
+    def of_each(self, spec: TrialSpec) -> "tuple[Draw, ...]":
+        """Return the rows that each process gets of these, which are those of all; `seed` counts processes too.
+
+        `rows_dealt` of one process follow each other. Completions of one prompt may be those of several processes.
+        """
+        processes, part, each = spec.num_processes, spec.rows_dealt, max(1, spec.rows_per_prompt)
+        if processes == 1:
+            return (self,)
+        prompts = [prompt for prompt in self.prompts for _ in range(max(1, each // part))]
+        return tuple(
+            replace(
+                self,
+                seed=self.seed * processes + process,
+                prompts=dealt(prompts, max(1, part // each), process, processes),
+                completions=dealt(self.completions, part, process, processes),
+            )
+            for process in range(processes)
+        )
 
     def as_object(self) -> dict[str, object]:
-        """Return the draw as values of JSON; without evaluations it has the name that it always had."""
-        found = asdict(self)
-        if self.evaluations is None:
-            del found["evaluations"]
-        return found
+        """Return the draw as values of JSON; what it lacks is left out, so that it has the name that it always had."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Draw":
@@ -114,7 +172,9 @@ class Draw:
             lengths = {key: tuple(known[key]) for key in ("prompts", "completions", "samples")}
             evaluations = Evaluations(**{**known, **lengths})
         lengths = {key: tuple(values[key]) for key in ("prompts", "completions")}
-        return cls(seed=values["seed"], **lengths, evaluations=evaluations)
+        reference = values.get("reference")
+        pair = reference and (tuple(reference[0]), tuple(reference[1]))
+        return cls(seed=values["seed"], **lengths, evaluations=evaluations, reference=pair)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +265,8 @@ class Death:
     """The longest row of the micro-batch, in tokens."""
     rows: int
     """Of the micro-batch."""
+    process: int = 0
+    """The first whose card is full, of those of a seed."""
 
 
 AnswerLine: TypeAlias = Learnt | ForecastStep | Death
@@ -293,3 +355,46 @@ def answer_of(lines: Sequence[AnswerLine]) -> ForecastAnswer:
         for (seed, conf), found in sorted(steps.items())
     )
     return ForecastAnswer(learnt=learnt, runs=runs)
+
+
+def runs_of_seeds(runs: Sequence[ForecastRun], processes: int) -> tuple[ForecastRun, ...]:
+    """Return the run of each seed, given those of its processes (`Draw.of_each`); it ends with the first that is full.
+
+    Each size of a step is the largest of all processes; the phase is that of the largest allocated memory.
+    """
+    if processes == 1:
+        return tuple(runs)
+    by_seed: dict[tuple[str, int], list[ForecastRun]] = {}
+    for run in runs:
+        by_seed.setdefault((run.alloc_conf, run.seed // processes), []).append(run)
+    return tuple(_run_of_seed(own, seed, processes) for (_, seed), own in by_seed.items())
+
+
+def _run_of_seed(runs: Sequence[ForecastRun], seed: int, processes: int) -> ForecastRun:
+    deaths = [run.death for run in runs if run.death is not None]
+    first = min(deaths, key=lambda death: (death.step, death.seed), default=None)
+    last = None if first is None else first.step - 1
+    return ForecastRun(
+        seed=seed,
+        alloc_conf=runs[0].alloc_conf,
+        steps=tuple(_largest(lines, seed) for lines in zip(*(run.steps[:last] for run in runs), strict=True)),
+        death=None if first is None else replace(first, seed=seed, process=first.seed % processes),
+    )
+
+
+_SIZES = ("longest_prompt", "longest_completion", "reserved_bytes", "reserved_after_bytes", "inactive_split_bytes")
+
+
+def _largest(lines: Sequence[ForecastStep], seed: int) -> ForecastStep:
+    largest = max(lines, key=lambda line: line.allocated_bytes)
+    return replace(largest, seed=seed, **{name: max(getattr(line, name) for line in lines) for name in _SIZES})
+
+
+def note_of_processes(spec: TrialSpec) -> tuple[str, ...]:
+    """Return how the GPUs of a trial are forecast; nothing for one."""
+    if spec.num_processes == 1:
+        return ()
+    return (
+        f"Each of the {spec.num_processes} GPUs of a seed has its own rows, as accelerate deals them, and is replayed "
+        "by itself: sizes are those of the largest GPU of a step, and the run ends with the first that is full.",
+    )

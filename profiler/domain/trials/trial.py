@@ -1157,6 +1157,14 @@ class TrialSpec:
         return self.training_rows // self.per_device_train_batch_size if self.recipe.facts.has_prompts else 0
 
     @property
+    def rows_dealt(self) -> int:
+        """Rows that one process gets before the next one does: those of a generation, or of a micro-batch of data.
+
+        Source: `get_train_dataloader` of `GRPOTrainer` (trl 1.16), and `BatchSamplerShard` of accelerate 1.15.
+        """
+        return self.generation_batch_size if self.recipe.facts.has_rollout else self.training_rows
+
+    @property
     def steps_per_unit(self) -> int:
         """Optimizer steps that use the rows of one generation; 1 where rows are data."""
         generates = self.recipe.facts.has_rollout
@@ -1310,6 +1318,8 @@ class RowLengths:
     """Seed by which each generation is shuffled into micro-batches; they repeat too. Empty: its number, from 0."""
     evaluations: Evaluations | None = None
     """None: the run has none."""
+    reference: "RowLengths | None" = None
+    """Of the rows over which a reference runs before training. None: of training."""
     loaded: Sequence[bool] = ()
     """Whether vLLM has the weights before each generation; they repeat too. Empty: after evaluations alone."""
 
@@ -1336,6 +1346,18 @@ class RowLengths:
             loaded=[each for part in parts for each in part.loaded],
         )
 
+    def of_all(self, spec: TrialSpec) -> "RowLengths":
+        """Return the rows of all processes, each of which has these; `Draw.of_each` undoes it."""
+        part, each, processes = spec.rows_dealt, max(1, spec.rows_per_prompt), spec.num_processes
+        if processes == 1:
+            return self
+        prompts = processes * part // (each * max(1, part // each))
+        return replace(
+            self,
+            prompts=_repeated(self.prompts, max(1, part // each), prompts),
+            completions=_repeated(self.completions, part, processes),
+        )
+
     def shorter(self, factor: float, multiple: int, *, moved: int = 0) -> "RowLengths":
         """Return shorter rows.
 
@@ -1353,6 +1375,17 @@ class RowLengths:
         moved = moved if can_move else 0
         longer = [each + moved for each in completions]
         return replace(self, prompts=[each - moved for each in prompts], completions=longer)
+
+
+def _repeated(lengths: Sequence[int], part: int, times: int) -> Sequence[int]:
+    """Repeat each part. By hand, 3, 4, 5 and 6 in parts of two, twice: 3, 4, 3, 4, 5, 6, 5, 6."""
+    return [length for at in range(0, len(lengths), part) for length in (*lengths[at : at + part],) * times]
+
+
+def dealt(lengths: Sequence[int], part: int, process: int, processes: int) -> tuple[int, ...]:
+    """Return the parts of a process. By hand, of 1 to 8 in parts of two the second of two processes has 3, 4, 7, 8."""
+    starts = range(part * process, len(lengths), part * processes)
+    return tuple(length for at in starts for length in lengths[at : at + part])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The one trial that a command line and its files describe, with its reward models."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from profiler.analytical.estimate import estimate, estimate_with_replay, has_form
@@ -317,9 +317,17 @@ def _peaks_line(candidates: Sequence[Candidate], chosen: Candidate, architecture
         yield f"Peaks, allocated / reserved: {parts}. The answer is the dearest: trl {spans_text(chosen.releases)}."
 
 
-def why_not_simulated(specs: Iterable[TrialSpec], architecture_of: ArchitectureLookup) -> str:
-    """Return why trials are not simulated, as a sentence; empty if they can be."""
-    if refused := keys_refused_in_a_sweep(specs, architecture_of):
+def why_not_simulated(
+    specs: Iterable[TrialSpec], architecture_of: ArchitectureLookup, *, known: Collection[str] = ()
+) -> str:
+    """Return why trials are not simulated, as a sentence; empty if they can be.
+
+    Args:
+        specs: The trials.
+        architecture_of: Looks up their models.
+        known: Keys that a sweep refuses and the caller simulates.
+    """
+    if refused := [key for key in keys_refused_in_a_sweep(specs, architecture_of) if key not in known]:
         return f"Not simulated, because only an estimate knows {', '.join(refused)} yet."
     if absent := missing(TRAINING):
         are = "is" if len(absent) == 1 else "are"

@@ -141,8 +141,9 @@ def _killer(forecast: Forecast) -> Iterator[str]:
         else f"step {first.step:,} at the earliest, {middle.step:,} in the middle"
     )
     batch = "batch" if first.phase is Phase.EVALUATION else "micro-batch"
+    gpu = f", GPU {first.process + 1} of {forecast.spec.num_processes}" * (forecast.spec.num_processes > 1)
     yield (
-        f"It dies in {when}. The first (seed {first.seed}): a {batch} of {first.rows:,} rows padded to the "
+        f"It dies in {when}. The first (seed {first.seed}{gpu}): a {batch} of {first.rows:,} rows padded to the "
         f"longest, {first.row_tokens:,} tokens, asks for {gib_text(first.requested_bytes, 2)} in phase {first.phase}, "
         f"with {gib_text(first.free_bytes, 2)} free on the card, {gib_text(first.allocated_bytes)} allocated and "
         f"{gib_text(first.reserved_bytes - first.allocated_bytes)} reserved but not allocated."

@@ -223,6 +223,14 @@ ACCELERATE: tuple[Seam, ...] = (
         since="1.4",
     ),
     Seam(
+        owner="accelerate.state:PartialState",
+        name="_prepare_backend",
+        expected=Parameters("self", "cpu", "sagemaker_dp", "backend"),
+        used_by=("simulation/session.py",),
+        why="says that several GPUs train, which it else asks CUDA",
+        since="1.4",
+    ),
+    Seam(
         owner="accelerate.utils.memory",
         name="clear_device_cache",
         expected=Parameters("garbage_collection"),

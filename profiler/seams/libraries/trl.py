@@ -13,6 +13,7 @@ _HOOKS = "scripts/hooks.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
 _PHASES = "training/recipes/grpo/trainer.py"
 _PAIRS = ("training/recipes/dpo.py",)
+_REFERENCE = ("training/announced_steps.py",)
 
 
 def _seam(owner: str, name: str, expected: Expectation, used_by: tuple[str, ...], why: str) -> Seam:
@@ -208,15 +209,15 @@ def _preference_trainer(name: str) -> tuple[Seam, ...]:
             "runs the reference without gradient, in a forward of that model or of the policy",
         ),
         _seam(
-            owner, "compute_ref_log_probs", Parameters("self", "model", "inputs"), _PAIRS,
+            owner, "compute_ref_log_probs", Parameters("self", "model", "inputs"), _REFERENCE,
             "overridden: the reference before training begins here",
         ),
         _seam(
-            owner, "_precompute_ref_logps", Parameters("self", "dataset", "name", "batch_size"), _PAIRS,
+            owner, "_precompute_ref_logps", Parameters("self", "dataset", "name", "batch_size"), _REFERENCE,
             "overridden: the reference before training ends here",
         ),
         _seam(
-            owner, "_prepare_dataset", Parameters("self", "dataset", "processing_class", more=True), _PAIRS,
+            owner, "_prepare_dataset", Parameters("self", "dataset", "processing_class", more=True), _REFERENCE,
             "overridden: rows are tokens already",
         ),
         _seam(

@@ -1,4 +1,4 @@
-"""What leaves the simulated GPU: activations that are offloaded, and a cache that is emptied.
+"""What leaves the simulated GPU: activations that are offloaded, a cache that is emptied, and messages to other GPUs.
 
 Activation offloading has streams, addresses of storages and pinned memory of the host. trl's `OffloadActivations` and
 torch's `save_on_cpu` run unchanged. Events have always happened: the host is as far as the card, so that
@@ -7,18 +7,24 @@ torch's `save_on_cpu` run unchanged. Events have always happened: the host is as
 `torch.cuda.empty_cache` is recorded, so that the model of the allocator releases its cache. transformers' trainer calls
 it through accelerate when training begins (`Accelerator.free_memory`), and before backward with
 `torch_empty_cache_steps`. On a card the first releases the cache that loading left, before the rollout begins.
+
+Of several GPUs one is simulated. DDP, accelerate and trl run unchanged, in a group of processes whose other members
+answer at once with what this one sends. NCCL's buffers are outside torch's allocator. Texts and other objects that trl
+gathers for its log pass the card in tensors of their own, which are not simulated.
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+import torch.distributed
 from accelerate.utils import memory as accelerate_memory
 from transformers import trainer as transformers_trainer
 
 from profiler.seams.patching import patched
+from profiler.simulation.tracing.host_values import host_value, set_host_value
 from profiler.simulation.tracing.recorder import Recorder
 
 _META = torch.device("meta")
@@ -122,3 +128,73 @@ def emptied_cache(recorder: Recorder) -> AbstractContextManager[None]:
             (transformers_trainer, "clear_device_cache", clear_device_cache),
         ]
     )
+
+
+# ---- several GPUs ----------------------------------------------------------------------------------------------------
+
+# torch types neither how Python overrides a group nor all names that its modules have.
+dist: Any = torch.distributed
+
+BACKEND = "one_of_several"
+
+
+class _Done(dist.Work):
+    """A message that has arrived."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        self._future.set_result(result)
+
+    def wait(self, _timeout: Any = None) -> bool:
+        """Return at once."""
+        return True
+
+    def get_future(self) -> Any:
+        """Return the result."""
+        return self._future
+
+
+class _OneOfSeveral(dist.ProcessGroup):
+    """The group of a process as if all others sent what it sends itself."""
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        """Return the name by which the group is made."""
+        return BACKEND
+
+    def allreduce(self, tensors: Sequence[torch.Tensor], _options: Any = None) -> _Done:
+        """Return what this process has."""
+        return _Done(tensors)
+
+    broadcast = allreduce
+
+    def allgather(self, found: Sequence[Sequence[torch.Tensor]], own: Sequence[torch.Tensor], _: Any = None) -> _Done:
+        """Copy what this process has, once for each process."""
+        for tensors, tensor in zip(found, own, strict=True):
+            for each in tensors:
+                each.copy_(tensor)
+                _give(each, tensor, 1)
+        return _Done(found)
+
+    def all_gather_single(self, found: torch.Tensor, own: torch.Tensor, _: Any = None) -> _Done:
+        """Do the same into one tensor."""
+        _give(found, own, self.size())
+        return _Done(found)
+
+    _allgather_base = all_gather_single  # its name before torch 2.13
+
+    def barrier(self, opts: Any = None) -> _Done:
+        """Make the number that NCCL reduces to wait for all (`ProcessGroupNCCL::barrier`)."""
+        return _Done(torch.zeros(1, device=_META))
+
+
+def of_process(_store: Any, rank: int, size: int, _timeout: Any) -> _OneOfSeveral:
+    """Return the group of a process, as torch makes groups of a backend."""
+    return _OneOfSeveral(rank, size)
+
+
+def _give(found: torch.Tensor, own: torch.Tensor, times: int) -> None:
+    """Give a tensor of the card the host value of another one, so many times, where it has one."""
+    value = host_value(own)
+    if value is not None:
+        set_host_value(found, value if times == 1 else value.flatten().repeat(times))

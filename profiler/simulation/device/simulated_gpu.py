@@ -434,7 +434,12 @@ def _copy_in_place(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, A
         return target
     if target.device.type == "cpu" and source.device.type == "meta":
         return aten.copy_.default(target, on_host(source))
-    return gpu.run(aten.copy_.default, args, kwargs)
+    found = gpu.run(aten.copy_.default, args, kwargs)
+    is_whole = target.is_meta and target.untyped_storage().nbytes() == target.nbytes
+    if source.device.type == "cpu" and is_whole and host_value(target) is None and torch.distributed.is_initialized():
+        # DDP reads the order of its buckets back.
+        set_host_value(target, source.expand(target.shape).to(target.dtype, copy=True))
+    return found
 
 
 def _empty(operation: Any) -> Handler:

@@ -129,12 +129,15 @@ def _plane(found: Numbers, values: Numbers) -> tuple[npt.NDArray[np.bool_], Numb
 
 
 def step_bounds(trace: Trace) -> list[tuple[int, int]]:
-    """Return the first event and the end of each optimizer step, with the logging and the evaluation after it."""
+    """Return the first event and the end of each optimizer step, with the logging and the evaluation after it.
+
+    None begins with a score: that is of a reference before training.
+    """
     starts: list[int] = []
     before = Phase.LOAD
     for first, phase in trace.phase_starts:
         between = (Phase.LOAD, Phase.OPTIMIZER)
-        if phase not in (*between, Phase.EVALUATION) and before in between:
+        if phase not in (*between, Phase.EVALUATION, Phase.SCORE) and before in between:
             starts.append(first)
         before = phase
     return list(pairwise([*starts, len(trace.events)]))

@@ -1,7 +1,7 @@
 """Preferences with a reference: what `DPOTrainer` and `KTOTrainer` need of a trial, their rows, and their phases.
 
-Seams, each checked by a test: `compute_loss`, `compute_ref_log_probs`, `_precompute_ref_logps` and `_prepare_dataset`
-of trl's trainers, `create_model_from_path` and `hash_module` in their modules; others are in `announced_steps.py`.
+Seams, each checked by a test: `compute_loss` of trl's trainers, `create_model_from_path` and `hash_module` in their
+modules; others are in `announced_steps.py`.
 
 Findings in trl 1.16 (`trl/trainer/dpo_trainer.py`, `kto_trainer.py` and their configurations):
 
@@ -25,7 +25,6 @@ Findings in trl 1.16 (`trl/trainer/dpo_trainer.py`, `kto_trainer.py` and their c
 from pathlib import Path
 from typing import Any
 
-import torch
 from datasets import Dataset
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.trainer import dpo_trainer, kto_trainer
@@ -34,7 +33,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import RowLengths, TrialSpec, Weights
 from profiler.seams.patching import patched
-from profiler.training.announced_steps import AnnouncedRows
+from profiler.training.announced_steps import AnnouncedReference
 from profiler.training.arguments import arguments_of_rows
 from profiler.training.data.source_data import (
     load_rows,
@@ -52,45 +51,11 @@ from profiler.training.recipes.recipe import TrainerParts
 _PROMPT, _CHOSEN, _REJECTED, _COMPLETION, _LABEL = "prompt", "chosen", "rejected", "completion", "label"
 
 
-class _WithReference(AnnouncedRows):
-    """Announces the reference, within the loss or before training, as a phase of its own."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        for model in (self.model, self.ref_model):
-            if model is not None:
-                model.register_forward_pre_hook(self._begins)
-                model.register_forward_hook(self._ends)
-
-    def _begins(self, *_: Any) -> None:
-        """Begin the phase of the reference and of the KL term: what computes without gradient in training."""
-        if self.model.training and not torch.is_grad_enabled():
-            self._observer.enter(Phase.SCORE)
-
-    def _ends(self, *_: Any) -> None:
-        if self.model.training and not torch.is_grad_enabled():
-            self._observer.enter(Phase.FORWARD)
-
-    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
-        """Return the rows, which are tokens already."""
-        return dataset
-
-    def compute_ref_log_probs(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the reference of a batch before training."""
-        self._observer.enter(Phase.SCORE)
-        return super().compute_ref_log_probs(*args, **kwargs)
-
-    def _precompute_ref_logps(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._precompute_ref_logps(*args, **kwargs)
-        self._observer.enter(Phase.LOAD)
-        return found
-
-
-class ProfiledDPOTrainer(_WithReference, DPOTrainer):
+class ProfiledDPOTrainer(AnnouncedReference, DPOTrainer):
     """A `DPOTrainer` that announces its phases to `observer`."""
 
 
-class ProfiledKTOTrainer(_WithReference, KTOTrainer):
+class ProfiledKTOTrainer(AnnouncedReference, KTOTrainer):
     """A `KTOTrainer` that announces its phases to `observer`."""
 
 
@@ -167,7 +132,7 @@ class Dpo:
 
     _module: Any = dpo_trainer
     _config: type[Any] = DPOConfig
-    _trainer: type[_WithReference] = ProfiledDPOTrainer
+    _trainer: type[AnnouncedReference] = ProfiledDPOTrainer
 
     def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
         """Return the `DPOConfig` of the trial, or the `KTOConfig`."""
@@ -190,7 +155,7 @@ class Dpo:
             reference_from_config(parts.spec, parts.config, parts.session, self._module),
             patched([(self._module, "hash_module", _no_hash)] if parts.spec.weights is Weights.RANDOM else []),
         ):
-            return self._trainer(**parts.of_trainer())
+            return self._trainer(**parts.of_trainer(), referenced=parts.referenced)
 
 
 class Kto(Dpo):

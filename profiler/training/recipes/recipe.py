@@ -41,6 +41,8 @@ class TrainerParts:
     data: Dataset
     evaluated: Dataset | None = None
     """The rows that are evaluated."""
+    referenced: Dataset | None = None
+    """The rows over which a reference runs before training, where they are not those of training."""
     config: Any
     """transformers' configuration of the model."""
     model: Any

@@ -129,7 +129,7 @@ class Grpo:
         ):
             return self._trainer(
                 spec=spec,
-                completions=Completions(spec, parts.rows),
+                completions=Completions(spec, parts.rows, process=parts.arguments.process_index),
                 observer=session,
                 rollout=rollout,
                 critic=Critic(spec, parts.config, session, parts.arguments) if spec.critic else None,

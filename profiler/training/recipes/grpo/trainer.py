@@ -156,11 +156,10 @@ def _seed(lengths: RowLengths, generation: int) -> int:
 
 
 class Completions:
-    """The lengths of completions, generation by generation."""
+    """The lengths of completions, generation by generation, of one of the processes."""
 
-    def __init__(self, spec: TrialSpec, lengths: RowLengths | None = None) -> None:
-        self._spec = spec
-        self._lengths = lengths
+    def __init__(self, spec: TrialSpec, lengths: RowLengths | None = None, *, process: int = 0) -> None:
+        self._spec, self._lengths, self._process = spec, lengths, process
         self._generated = self._generations = self._evaluations = self._evaluated = 0
 
     def evaluation_begins(self) -> range | None:
@@ -183,7 +182,8 @@ class Completions:
         if self._lengths is None:
             longest = self._spec.max_completion_length
             return completion_lengths(lengths=self._spec.lengths, rows=rows, max_completion_length=longest)
-        start, known = self._generated, self._lengths.completions
+        known = self._lengths.completions
+        start = self._generated * self._spec.num_processes + self._process * rows
         self._generated += rows
         return [known[row % len(known)] for row in range(start, start + rows)]
 
