@@ -145,12 +145,11 @@ class Zero(TrialSharding):
 
     def host(self) -> HostSide:
         """Return what is offloaded. Stage 3 reads tensor by tensor, and gathers to save (`zero3_save_16bit_model`)."""
-        first = self._embedding if self._trains_everything else 0
         offloaded = OffloadedZero(
             stage=self._stage,
             own=self.own,
             frozen=self._share(self.whole - self.trained),
-            kept=larger(first, self.own),
+            kept=larger(self._embedding if self._trains_everything else 0, self.own),
             accumulates=bool(self.spec.gradient_accumulation_steps > 1),
             trained=self._trained,
             offloads_states=self.is_offloaded,
@@ -232,7 +231,7 @@ class Zero(TrialSharding):
         return {**self._models(alone), Category.OPTIMIZER_STATE: self.states}
 
     def _models(self, alone: Instant) -> Terms:
-        """Return the models that are not as on one GPU. Weights in 4 bits are. A copy of adapters is as these.
+        """Return the models that are not as on one GPU; weights in 4 bits are. A copy of adapters is as these.
 
         A reference model has an engine of its own, and is sharded in stage 3 only, with `offload_param` of the policy
         (`prepare_deepspeed` in trl 1.16 leaves it in the configuration).
