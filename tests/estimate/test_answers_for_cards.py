@@ -271,7 +271,11 @@ def _of(*words):
     ("command", "words", "says"),
     [
         (main, [*GRPO, "lengths=missing.txt"], "lengths=missing.txt: cannot be read (No such file or directory)"),
-        (main, [*SFT, "num_processes=2", "lengths={file}"], "num_processes=2: has no forecast yet, only one GPU has;"),
+        (
+            main,
+            [*SFT, "num_processes=2", "distributed_type=fsdp", "lengths={file}"],
+            "distributed_type=fsdp: has no forecast, because no simulation shards a model;",
+        ),
         (main, ["model=qwen2.5-7b", "gpu=any", "lengths={file}"], "is a file, and its lengths are for the estimate of"),
         (solve, ["gpu", "model=qwen2.5-7b", "lengths={file}"], "is a file, and its lengths are for the estimate of"),
         (main, [*GRPO, "lengths={prompts}"], "has prompts and no completions"),

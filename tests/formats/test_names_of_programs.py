@@ -533,7 +533,7 @@ def test_axolotl_copies_adapters_for_a_reference_only(tmp_path, changed, is_copi
     assert said_of_it.trial["ref_adapter"] is is_copied
 
 
-def test_a_copy_that_stays_in_float32_is_named_for_a_reference_only(tmp_path):
+def test_a_float32_copy_is_named_for_a_reference_only(tmp_path):
     for beta, is_named in ((0.1, True), (0.0, False)):
         found = _said(tmp_path, "axolotl grpo", **ADAPTER, rl_beta=beta, **ZERO_3)
         assert ("copy of the adapters as reference" in found.notes) is is_named

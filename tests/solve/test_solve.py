@@ -422,7 +422,7 @@ def test_wrong_choices_are_refused(capsys, words, fault):
 
 
 def test_where_several_gpus_have_no_formula_there_is_no_answer(capsys):
-    words = ["num_processes", f"model={MODEL}", "dtype=float32", "distributed_type=deepspeed", "zero_stage=3"]
+    words = ["num_processes", f"model={MODEL}", "optim=lion_32bit", "distributed_type=deepspeed", "zero_stage=3"]
     assert main([*words, "gpu=t4"], simulate=_never) == EXIT_USAGE
     found = capsys.readouterr()
     assert "has no closed-form estimate together with distributed_type=deepspeed" in found.err
