@@ -213,6 +213,22 @@ class Command:
     arguments: tuple[str, ...]
 
 
+JOBS_FOLDER = "jobs"
+"""Folder of the results of commands, in `results_dir`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnd:
+    """How a command ended."""
+
+    exit_code: int
+    """Negative: minus the number of a signal."""
+    timed_out: bool
+    wall_s: float
+    left: tuple[str, ...]
+    """Files that its processes left in shared memory and of sockets; they are removed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobCommand:
     """A command line without faults that starts a command on an emulated machine."""

@@ -29,8 +29,7 @@ from profiler.domain.runs.outcome import Status
 from profiler.emulation.card import CONTENTS_VARIABLE, remove_ended
 from profiler.emulation.launch import emulated_python, job_environment, write_nvidia_smi
 from profiler.measurement.samples.host_usage import host_memory, process_tree, usable_cores
-from profiler.run.command import JobCommand
-from profiler.run.results import JOBS_FOLDER, JobEnd, job_record, report_job
+from profiler.run.command import JOBS_FOLDER, JobCommand, JobEnd
 from profiler.storage.files.foreign_files import expanded, start_reason
 from profiler.substitutes.options import SubstituteOptions, job_variables
 from profiler.substitutes.unavailable_packages import PACKAGES, write_flash_package
@@ -91,6 +90,8 @@ def run_job(command: JobCommand) -> int:
 
     with _removed_at_the_end(processes, with_empty_parent=True):
         end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s, own_folder=processes, fill=fill)
+        from profiler.run.results import job_record, report_job  # with matplotlib, which takes as long as all before
+
         record = job_record(command, gpu, end, processes)
         report_job(folder, record)
     if record.status is Status.OOM:

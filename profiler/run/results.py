@@ -4,7 +4,6 @@ import json
 import re
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -24,7 +23,7 @@ from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.runs.page import ended_by, job_page, job_table, process_name
 from profiler.rendering.runs.script import run_title, script_page, script_table
-from profiler.run.command import JobCommand
+from profiler.run.command import JobCommand, JobEnd
 from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.files.typed_json import to_json
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
@@ -32,8 +31,6 @@ from profiler.storage.tables.run_tables import write_script_tables
 from profiler.substitutes.options import Replaced
 
 PAGE, MARKDOWN = "report.html", "report.md"
-JOBS_FOLDER = "jobs"
-"""Folder of the results of commands, in `results_dir`."""
 _RECORD = "job.json"
 _COURSE, _COURSE_TITLE = "course", "Who holds what of each card"
 
@@ -83,18 +80,6 @@ def _write_figure(folder: Path, name: str, title: str, draw: Callable[[], Matplo
     for kind, content in files.items():
         write_atomically(folder / FIGURES / f"{figure.name}.{kind}", content)
     return figure
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobEnd:
-    """How a command ended."""
-
-    exit_code: int
-    """Negative: minus the number of a signal."""
-    timed_out: bool
-    wall_s: float
-    left: tuple[str, ...]
-    """Files that its processes left in shared memory and of sockets; they are removed."""
 
 
 def job_record(command: JobCommand, gpu: Gpu, end: JobEnd, processes: Path) -> JobRecord:
