@@ -358,3 +358,16 @@ SFTTrainer("Qwen/Qwen2.5-0.5B", args=config).train()
 """
     trial = facts_of(read(tmp_path, "train.py", text, "trl=1.16"))["trial"]
     assert (trial["per_device_train_batch_size"], trial["max_length"]) == (2, 512)
+
+
+def test_a_length_that_a_script_takes_away_cuts_no_row(tmp_path):
+    """`own["max_length"] = None` is a value: rows are as long as the data says, and not as the file does."""
+    (tmp_path / "own.yaml").write_text("sft: {rows: 2, max_length: 300}\n")
+    text = """import yaml
+from trl import SFTConfig, SFTTrainer
+own = yaml.safe_load(open("own.yaml"))["sft"]
+own["max_length"] = None
+config = SFTConfig(per_device_train_batch_size=own["rows"], max_length=own["max_length"])
+SFTTrainer("Qwen/Qwen2.5-0.5B", args=config).train()
+"""
+    assert facts_of(read(tmp_path, "train.py", text, "trl=1.16"))["trial"]["max_length"] != 300

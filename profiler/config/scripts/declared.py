@@ -320,6 +320,10 @@ def entries_of(value: object) -> dict[str, object]:
     raise NoLiteralError
 
 
+NOTHING_SET = object()
+"""What is set where no statement sets anything: None is a value as well."""
+
+
 class SetItems:
     """The entries that statements of a script set in mappings after these are made."""
 
@@ -349,7 +353,7 @@ class SetItems:
         return found
 
     def found(self, name: str, key: str, depth: int, *, is_once: bool = False) -> tuple[object, list[int]]:
-        """Return what is set in a mapping by a key, None for nothing, and the lines that may set it.
+        """Return what is set in a mapping by a key, or `NOTHING_SET`, and the lines that may set it.
 
         Args:
             name: The text of the mapping or object.
@@ -363,13 +367,13 @@ class SetItems:
             same = [each for each in reversed(items) if each.key is not None and self._read(each.key, depth + 1) == key]
             able = [(each, holds) for each in same if (holds := self._holds(each, depth)) is not False]
             for each, holds in able:
-                value = self._read(each.value, depth + 1) if holds and not (is_once and len(able) > 1) else None
-                if value is not None and not (is_once and isinstance(value, Open)):
+                value = self._read(each.value, depth + 1)
+                if holds and not (is_once and (len(able) > 1 or isinstance(value, Open))):
                     return value, lines
                 lines.append(each.line)
         finally:
             self._items.update({name: items} if items else {})
-        return None, lines[:1] if is_once else lines
+        return NOTHING_SET, lines[:1] if is_once else lines
 
     def _entries(self, each: ItemSet, depth: int, *, is_certain: bool) -> dict[str, object]:
         key = ast.Constant(value=ANY_KEY) if each.key is None else each.key

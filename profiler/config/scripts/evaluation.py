@@ -22,6 +22,7 @@ from profiler.config.files.own_sections import (
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import (
+    NOTHING_SET,
     Declared,
     Fields,
     Given,
@@ -95,7 +96,7 @@ class Evaluator:
         self._steps += 1
         if depth > MOST_DEPTH or self._steps > _MOST_STEPS:
             raise NoLiteralError
-        if (value := self._set_later(expression, depth)) is not None:
+        if (value := self._set_later(expression, depth)) is not NOTHING_SET:
             return value
         outside = self._outside.find(expression)
         if outside is not None:
@@ -115,8 +116,8 @@ class Evaluator:
                 return self._call(expression, depth)
             case ast.Subscript(value=owner, slice=key):
                 mapping, item = self._value(owner, depth + 1), self._value(key, depth + 1)
-                stated = self._item_set(owner, show(item), depth) if isinstance(mapping, FileKeys) else None
-                return item_of(mapping, item) if stated is None else stated
+                stated = self._item_set(owner, mapping, show(item), depth)
+                return item_of(mapping, item) if stated is NOTHING_SET else stated
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part, depth) for part in parts)
             case ast.IfExp(body=ast.Call() as body, orelse=ast.Constant(value=None)) if self._is_plain(body, depth):
@@ -141,13 +142,13 @@ class Evaluator:
         raise NoLiteralError
 
     def _set_later(self, expression: ast.expr, depth: int) -> object:
-        """Return what a script sets on parsed arguments, or name the line that may; None where it sets nothing."""
-        match expression:
-            case ast.Attribute(value=ast.Name(id=owner), attr=name):
-                value, lines = self._items.found(owner, name, depth, is_once=True)
-                self._name_lines(f"{plain_name(owner)}.{name}", lines)
-                return value
-        return None
+        """Return what a script sets on an object, or name the line that may; `NOTHING_SET` if it sets nothing."""
+        if not isinstance(expression, ast.Attribute) or not isinstance(expression.value, ast.Name):
+            return NOTHING_SET
+        owner, name = expression.value.id, expression.attr
+        value, lines = self._items.found(owner, name, depth, is_once=True)
+        self.taken += [f"{plain_name(owner)}.{name}, which {line_text(each, self._where)} may set," for each in lines]
+        return value
 
     def _from_outside(self, outside: OutsideValue, depth: int) -> object:
         """Return what a command line passes, else the script's own default, which is named."""
@@ -257,7 +258,7 @@ class Evaluator:
     def _looked_up(self, owner: ast.expr, name: str, default: list[ast.expr], depth: int) -> object:
         """Return the value of a key or its default; of what may be any section of a file no default is known."""
         mapping = self._value(owner, depth + 1)
-        if isinstance(mapping, FileKeys) and (value := self._item_set(owner, name, depth)) is not None:
+        if (value := self._item_set(owner, mapping, name, depth)) is not NOTHING_SET:
             return value
         if isinstance(mapping, Mapping) and name in mapping:
             return mapping[name]
@@ -330,16 +331,18 @@ class Evaluator:
         except NoLiteralError:
             return Open(expression=expression)
 
-    def _item_set(self, owner: ast.expr, key: str, depth: int) -> object:
-        """Return what a script sets in a user's file that it has read, or name the line that may; None for nothing."""
+    def _item_set(self, owner: ast.expr, mapping: object, key: str, depth: int) -> object:
+        """Return what a script sets in a user's file, or name the line that may; `NOTHING_SET` for nothing."""
+        if not isinstance(mapping, FileKeys):
+            return NOTHING_SET
         value, lines = self._items.found(ast.unparse(owner), key, depth)
-        self._name_lines(f"{plain_name(ast.unparse(owner))}[{key}]", lines)
+        what = f"{plain_name(ast.unparse(owner))}[{key}]"
+        self.taken += [f"{what}, which {line_text(each, self._where)} may set," for each in lines]
+        if value is not NOTHING_SET:
+            mapping.get(key)  # the file says it no more
         if isinstance(value, Open):
             raise NoLiteralError
         return value
-
-    def _name_lines(self, what: str, lines: list[int]) -> None:
-        self.taken += [f"{what}, which {line_text(each, self._where)} may set," for each in lines]
 
     def _text(self, part: ast.expr, depth: int) -> str:
         match part:
