@@ -93,7 +93,7 @@ class Place:
                 self.emulated,
                 gpu,
                 cards=num_processes,
-                num_processes=num_processes,
+                num_processes=num_processes if num_processes > 1 else None,  # one starts by itself
                 base=base,
                 events=events,
                 strict=strict,

@@ -112,3 +112,6 @@ def test_the_environment_of_the_process_has_both(options, events, memory, tmp_pa
     found = place.environment(num_processes=1, strict=True, **options)
     assert found["EMULATED_EVENTS"] == events
     assert f";memory_bytes={memory};" in found["EMULATED_CARD"]
+    # One process starts by itself: with the variables of a launcher accelerate would wrap the model in DDP.
+    assert "WORLD_SIZE" not in found
+    assert place.environment(num_processes=2, strict=True, **options)["WORLD_SIZE"] == "2"

@@ -19,11 +19,14 @@ MOST_TOKENS = 10**8
 
 
 class Law(StrEnum):
-    """Kinds of distributions that a command takes, as `FORMS` has them; fixed is one number."""
+    """Kinds of distributions that a command takes."""
 
     FIXED = "fixed"
+    """One number."""
     UNIFORM = "uniform"
+    """`uniform(low,high)`."""
     NORMAL = "normal"
+    """`normal(mean,sigma)`."""
     LOGNORMAL = "lognormal"
     """`lognormal(mean,sigma)`: the mean of the lengths, and the standard deviation of their natural logarithms."""
 
@@ -72,7 +75,8 @@ class Distribution:
             case Law.LOGNORMAL:
                 return random.lognormvariate(math.log(self.first) - self.second**2 / 2, self.second)
 
-    def of_seed(self, _: Random, /) -> "Distribution":  # noqa: D102
+    def of_seed(self, _: Random, /) -> "Distribution":
+        """Return itself: every seed has it."""
         return self
 
     def lengths(self, random: Random, count: int, _: int, /) -> Sequence[float]:
@@ -80,9 +84,7 @@ class Distribution:
         return [self.sample(random) for _ in range(count)]
 
     def __str__(self) -> str:
-        if self.law is Law.FIXED:
-            return f"{self.first:g}"
-        return f"{self.law}({self.first:g},{self.second:g})"
+        return f"{self.first:g}" if self.law is Law.FIXED else f"{self.law}({self.first:g},{self.second:g})"
 
 
 ONE = Distribution(Law.FIXED, 1.0)
@@ -131,10 +133,12 @@ class Recorded:
     """Whether they are rows of a data set, each of which comes once per epoch; else each draw is any of them."""
 
     @property
-    def mean(self) -> float:  # noqa: D102
+    def mean(self) -> float:
+        """The mean, before truncation."""
         return sum(self.values) / len(self.values)
 
-    def of_seed(self, _: Random, /) -> "Recorded":  # noqa: D102
+    def of_seed(self, _: Random, /) -> "Recorded":
+        """Return itself: every seed has it."""
         return self
 
     def lengths(self, random: Random, count: int, _: int, /) -> Sequence[float]:
@@ -271,13 +275,9 @@ def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
         ]
     own = tuple(_tokens(each, counts.longest_prompt) for each in prompts)
     longest = [counts.longest_after(own, row) for row in range(len(completions))]
+    reference = _data_set(lengths, counts)
     return Sampled(
-        draw=Draw(
-            seed=seed,
-            prompts=own,
-            completions=tuple(map(_tokens, completions, longest)),
-            reference=_data_set(lengths, counts),
-        ),
+        draw=Draw(seed=seed, prompts=own, completions=tuple(map(_tokens, completions, longest)), reference=reference),
         cut_prompts=sum(round(each) > counts.longest_prompt for each in prompts),
         cut_completions=sum(round(each) > most for each, most in zip(completions, longest, strict=True)),
         growth=growth,

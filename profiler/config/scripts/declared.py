@@ -292,8 +292,8 @@ def _sets_item(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None, ast.e
     match node:
         case ast.Assign(targets=[ast.Subscript(value=owner, slice=key)], value=value):
             yield owner, key, value
-        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name) as owner, attr=key)], value=value):
-            yield from ((owner, ast.Constant(value=key), value) for _ in [name] if name != "self")
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name() as on, attr=key)], value=value) if on.id != "self":
+            yield on, ast.Constant(value=key), value
         case ast.AugAssign(target=ast.Subscript(value=owner, slice=key)):
             yield owner, key, ast.Slice()
         case ast.Delete(targets=targets):

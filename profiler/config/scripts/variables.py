@@ -255,7 +255,7 @@ def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 def _is_copy(node: ast.AST) -> bool:
     """Return whether a statement is one such as ``x = dict(x)``, which copies a value under its own name."""
     match node:
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=[]) as call):
             return ast.unparse(call) in [each.format(name) for each in _COPIES]
     return False
 

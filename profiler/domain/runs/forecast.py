@@ -25,7 +25,7 @@ MOST_WHOLE_STEPS = 200
 def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     """Return why a forecast does not know how the trainer groups rows; None if it does."""
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
-    if spec.num_processes > 1 and (fault := _why_notdealt(spec)) is not None:
+    if spec.num_processes > 1 and (fault := _why_not_dealt(spec)) is not None:
         return fault
     if spec.use_dynamic_bsz:
         return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
@@ -40,7 +40,7 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     return None
 
 
-def _why_notdealt(spec: TrialSpec) -> Fault | None:
+def _why_not_dealt(spec: TrialSpec) -> Fault | None:
     """Return why a forecast does not know which rows each of several GPUs gets, or what it does with them."""
     if spec.distributed_type is not DistributedType.MULTI_GPU:
         problem = (

@@ -356,7 +356,7 @@ def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any],
             process of a single script follows its phases by itself.
     """
     of_job = bool(environment.get(ALL_RANKS))
-    alone = "WORLD_SIZE" in environment and not of_job
+    alone = bool(environment.get("WORLD_SIZE")) and not of_job
     if of_job and answers_alone(environment):
         os.environ.pop(ALL_RANKS, None)  # the driver reads it too
         alone = True
