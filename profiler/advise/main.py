@@ -29,7 +29,7 @@ from profiler.estimate.job.inputs import (
     job_files,
     read_inputs,
 )
-from profiler.estimate.job.trial import parsed_trial, why_not_simulated, with_reward_models
+from profiler.estimate.job.trial import parsed_trial, refuse_open, why_not_simulated, with_reward_models
 from profiler.rendering.answers.advice import (
     advice_blocks,
     advice_json,
@@ -76,6 +76,7 @@ def main(
     if inputs.ignored:
         print_error(inputs.ignored)
     parsed = parsed_trial(inputs, architecture_of)
+    refuse_open(parsed)
     spec, notes = parsed.spec, parsed.notes
     refuse_without_form(spec, architecture_of(spec.model))
     refuse_without_card(spec)

@@ -27,7 +27,7 @@ from profiler.domain.runs.outcome import Outcome
 from profiler.domain.trials.kernels import Bounds
 from profiler.estimate.command import CAPABILITY, GPU, MEMORY
 from profiler.estimate.job.inputs import job_files, read_inputs
-from profiler.estimate.job.trial import notes_of_all, parsed_trial
+from profiler.estimate.job.trial import notes_of_all, parsed_trial, refuse_open
 from profiler.estimate.main import (
     ONLY_ESTIMATED,
     confirmed,
@@ -225,6 +225,7 @@ def advise(job: Job | None = None, /, *, margin: float = 0.0, **keys: object) ->
     files, read = job_of(command, None)
     inputs, architecture_of = known(read)
     parsed = parsed_trial(inputs, architecture_of)
+    refuse_open(parsed)
     refuse_without_form(parsed.spec, architecture_of(parsed.spec.model))
     refuse_without_card(parsed.spec)
     given = files.part.values if files.part is not None else {}

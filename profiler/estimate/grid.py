@@ -1,21 +1,30 @@
 """The trials of a grid that the command line lists, and their estimates."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from profiler.analytical.explanation.explained import EstimatedGrid, EstimatedPoint, Fit, estimate_grid, needed_of
+from profiler.analytical.explanation.bounds import most_added_by_sharding, open_fit
+from profiler.analytical.explanation.explained import (
+    EstimatedGrid,
+    EstimatedPoint,
+    Fit,
+    estimate_grid,
+    fit_of_memory,
+    needed_of,
+)
 from profiler.config.options.reading import show
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.config.trials.specification import parse_point
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import faults_everywhere
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import Inputs
-from profiler.estimate.job.trial import STEP_BYTES, with_form
+from profiler.estimate.job.trial import STEP_BYTES, candidate_of, with_form
 
 INDEPENDENT_KEYS = (
     "num_generations",
@@ -112,43 +121,75 @@ def answered_grid(common: Inputs, axes: Axes, architecture_of: ArchitectureOf) -
     Raises:
         UsageError: With all faults, if no release allows every combination.
     """
-    found: list[tuple[TrialSpec, ...]] = []
+    found: list[Sequence[_Trial]] = []
     refused: UsageError | None = None
     for inputs in (common, *common.others):
         try:
-            found.append(_specs(inputs, axes, architecture_of))
+            found.append(_trials(inputs, axes, architecture_of))
         except UsageError as error:
             refused = refused or error
     if not found:
         assert refused is not None
         raise refused
-    models = dict.fromkeys(spec.model for specs in found for spec in specs)
+    models = dict.fromkeys(trial.spec.model for trials in found for trial in trials)
     architectures = {model: architecture_of(model) for model in models}
-    grids = [estimate_grid(specs, tuple(axes), architectures).points for specs in found]
-    points = [max(same, key=_needs) for same in zip(*grids, strict=True)]
-    return EstimatedGrid(keys=tuple(axes), points=tuple({point.spec: point for point in points}.values()))
+    grids = [_estimated(trials, tuple(axes), architectures) for trials in found]
+    points = {point.spec: point for point in (max(same, key=_needs) for same in zip(*grids, strict=True))}
+    is_open = any(trial.is_open for trials in found for trial in trials)
+    return EstimatedGrid(keys=tuple(axes), points=tuple(points.values()), is_open=is_open)
 
 
-def _specs(inputs: Inputs, axes: Axes, architecture_of: ArchitectureOf) -> tuple[TrialSpec, ...]:
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    spec: TrialSpec
+    is_open: bool = False
+    """Whether it leaves out what shards it."""
+
+
+def _trials(inputs: Inputs, axes: Axes, architecture_of: ArchitectureOf) -> Sequence[_Trial]:
     """Return the trial of each combination in the releases of `inputs`.
 
     Raises:
         UsageError: With all faults.
     """
-    faults = list(inputs.faults)
-    specs: Sequence[TrialSpec] = ()
-    try:
-        if inputs.whole_rows:
-            combinations = product(*axes.values())
-            points = (inputs.at(dict(zip(axes, values, strict=True))) for values in combinations)
-            specs = [parse_point(point, architecture_of=architecture_of) for point in points]
+    if inputs.sharded is None and not inputs.whole_rows and not inputs.faults:
+        specs = specs_of_each(inputs.keys, axes, architecture_of=architecture_of)
+        return [_Trial(spec=with_form(spec, architecture_of) or spec) for spec in specs]
+    refuse_too_many_points(axes)
+    found: list[_Trial] = []
+    faults: dict[Fault, None] = {}
+    for values in product(*axes.values()):
+        try:
+            trial = candidate_of(inputs, dict(zip(axes, values, strict=True)), architecture_of)
+        except UsageError as error:
+            faults.update(dict.fromkeys(error.faults))
         else:
-            specs = specs_of_each(inputs.keys, axes, architecture_of=architecture_of)
-    except UsageError as error:
-        faults.extend(error.faults)
+            found.append(_Trial(spec=trial.spec, is_open=trial.refusal is not None))
     if faults:
-        raise UsageError(tuple(dict.fromkeys(faults)))
-    return tuple(with_form(spec, architecture_of) or spec for spec in specs)
+        raise UsageError(tuple(faults))
+    return found
+
+
+def _estimated(
+    trials: Sequence[_Trial], keys: Sequence[str], architectures: Mapping[str, Architecture]
+) -> Sequence[EstimatedPoint]:
+    """Return the estimates of trials, with the verdicts of those that leave out what shards them open."""
+    points = estimate_grid([trial.spec for trial in trials], keys, architectures).points
+    return [
+        _open(point, architectures[point.spec.model]) if trial.is_open else point
+        for trial, point in zip(trials, points, strict=True)
+    ]
+
+
+def _open(point: EstimatedPoint, architecture: Architecture) -> EstimatedPoint:
+    """Return a point that fits with room for all that sharding may add."""
+    gpu = find_gpu(point.spec.gpu)
+    if gpu is None or point.fit is None:
+        return point
+    needed = needed_of(point.spec, point.estimate)
+    more = replace(needed, most_bytes=needed.most_bytes + most_added_by_sharding(point.spec, architecture))
+    has_room = fit_of_memory(gpu, more, gpus=point.spec.num_processes) is Fit.FITS
+    return replace(point, fit=open_fit(point.fit, has_room=has_room))
 
 
 def _needs(point: EstimatedPoint) -> tuple[bool, int, int]:

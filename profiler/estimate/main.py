@@ -193,7 +193,7 @@ def _cards_answer(
         say(unknown_cards_line(prices))
     notes = with_images_line(notes, spec, architecture_of(spec.model))
     cards = all_cards(spec, architecture_of(spec.model))
-    if parsed.is_open:
+    if parsed.refusal is not None:
         cards = without_sharding(cards, spec, architecture_of(spec.model))
     show_cards = card_list_json if command.options.output_format is OutputFormat.JSON else card_list
     text = show_cards(spec, cards, prices.by_card if prices is not None else None, notes)
@@ -322,7 +322,7 @@ def explained_trial(
         explained = explain_bounds(parsed.spec, architecture, parsed.kernels)
     else:
         explained = explain(parsed.spec, architecture, host_bytes=options.host, gpus_per_node=options.gpus_per_node)
-    if parsed.is_open:
+    if parsed.refusal is not None:
         explained = replace(explained, cards=without_sharding(explained.cards, parsed.spec, architecture))
     return ExplainedTrial(
         explained=explained,
@@ -336,15 +336,15 @@ def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[st
     specs = [point.spec for point in grid.points]
     architectures = {model: architecture_of(model) for model in dict.fromkeys(spec.model for spec in specs)}
     is_no = fails(command.options.fail_if, [point.fit for point in grid.points])
+    notes = notes_of_all(common, specs, architecture_of, is_open=grid.is_open)
     if command.options.output_format is OutputFormat.JSON:
-        return _Answer(text=grid_json(grid), is_no=is_no)
+        return _Answer(text=grid_json(grid, notes), is_no=is_no)
     images = dict.fromkeys(images_line(spec, architectures[spec.model], with_prompt=False) for spec in specs)
     lines = dict.fromkeys(
         line
         for spec in specs
         for line in (attention_line(spec, architectures[spec.model]), *model_lines(spec, architectures[spec.model]))
     )
-    notes = notes_of_all(common, specs, architecture_of)
     return _Answer(text=_lines(tuple(images), notes, tuple(lines)) + grid_table(grid), is_no=is_no)
 
 

@@ -23,7 +23,7 @@ from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
 from profiler.domain.runs.shared import Metric, Row, RowEnd
 from profiler.domain.trials.trial import Backend
 from profiler.estimate.job.inputs import ArchitectureLookup, architecture_lookup, job_files, read_inputs
-from profiler.estimate.job.trial import parsed_trial, why_not_simulated, with_reward_models
+from profiler.estimate.job.trial import parsed_trial, refuse_open, why_not_simulated, with_reward_models
 from profiler.estimate.main import Simulate, simulated_outcome
 from profiler.share.command import FILE, Command, read_command, usage
 from profiler.share.rows import (
@@ -228,6 +228,7 @@ def _row_of_training(command: Command, ranks: Sequence[MonitoredRun]) -> Row:
     if inputs.ignored:
         print_error(inputs.ignored)
     trial = parsed_trial(inputs, _builtin_only(architectures))
+    refuse_open(trial)
     for note in trial.notes:
         print_error(note)
     outcome = run.outcome

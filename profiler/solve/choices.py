@@ -1,9 +1,10 @@
 """What `solve gpu`, `num_processes` and `model` choose from, in an order of preference."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from profiler.analytical.estimate import refuse_without_form
+from profiler.analytical.explanation.bounds import without_sharding
 from profiler.analytical.explanation.explained import all_cards, card_verdict, explain
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.cards.gpu_names import gpu_named
@@ -12,7 +13,7 @@ from profiler.domain.memory import gib_text
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.trials.trial import DistributedType, TrialSpec
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
-from profiler.estimate.job.trial import dearest_spec
+from profiler.estimate.job.trial import dearest_spec, parsed_trial
 from profiler.rendering.answers.solve import Choice
 from profiler.rendering.memory_words import CATEGORY_TITLES
 from profiler.solve.command import COUNT, MODEL
@@ -35,6 +36,8 @@ class Choices:
     """The best first."""
     notes: tuple[str, ...] = ()
     """What was assumed; a sentence each."""
+    is_open: bool = False
+    """Whether the trials leave out what shards them, so that only a card with room for that fits."""
 
 
 def cards(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:
@@ -43,9 +46,13 @@ def cards(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:
     Raises:
         UsageError: With every fault of the keys.
     """
-    spec = dearest_spec(inputs, {}, architecture_of)
+    parsed = parsed_trial(inputs, architecture_of)
+    spec = parsed.spec
     verdicts = all_cards(spec, architecture_of(spec.model))
-    return Choices(spec=spec, choices=tuple(Choice(value=card.gpu.name, verdict=card) for card in verdicts))
+    if parsed.refusal is not None:
+        verdicts = without_sharding(verdicts, spec, architecture_of(spec.model))
+    choices = tuple(Choice(value=card.gpu.name, verdict=card) for card in verdicts)
+    return Choices(spec=spec, choices=choices, is_open=parsed.refusal is not None)
 
 
 def rented(found: Choices) -> Choices:
@@ -57,14 +64,18 @@ def rented(found: Choices) -> Choices:
 def counts(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:
     """Return numbers of GPUs, powers of two from 1 on, as the files or the keys shard; with FSDP if neither says how.
 
+    One GPU trains without FSDP, and by DeepSpeed where that is named: it keeps float32 copies on one too.
+
     Raises:
         UsageError: With every fault of the keys, if rules allow no number, or several GPUs have no closed form.
     """
-    sharded = {} if inputs.sharded is None else inputs.sharded.keys
-    stated = {key: value for key, value in sharded.items() if inputs.keys.get(key) != value}
-    is_stated = _TYPE in inputs.keys or stated.get(_TYPE) is not None
-    several = stated if is_stated else {**stated, _TYPE: DistributedType.FSDP.value}
-    found = list(_tried(inputs, architecture_of, several))
+    shards = inputs.keys if inputs.sharded is None else inputs.sharded.keys
+    # A launch of several processes that nothing shards is DDP.
+    kind = shards.get(_TYPE) or (DistributedType.MULTI_GPU.value if inputs.keys.get(COUNT) not in (None, 1) else None)
+    several = {} if kind is not None else {_TYPE: DistributedType.FSDP.value}
+    alone = (inputs, {}) if kind == DistributedType.DEEPSPEED else (_unsharded(inputs), {_TYPE: None})
+    found = [_tried(*alone, 1, architecture_of)]
+    found += [_tried(inputs, several, 2**power, architecture_of) for power in range(1, MOST_GPUS.bit_length())]
     specs = [spec for _, spec in found if isinstance(spec, TrialSpec)]
     if not specs:
         raise UsageError([fault for _, error in found if isinstance(error, UsageError) for fault in error.faults][:1])
@@ -72,24 +83,25 @@ def counts(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:
     choices = tuple(_choice(number, spec, architecture_of) for number, spec in found)
     if all(each.verdict is None for each in choices[1:]):
         refuse_without_form(specs[-1], architecture_of(specs[-1].model))
-    notes = () if is_stated else (_FSDP_ASSUMED,)
+    notes = () if kind is not None else (_FSDP_ASSUMED,)
     if specs[-1].distributed_type is DistributedType.MULTI_GPU:
         notes = (*notes, _DDP_SHARDS_NOTHING)
     return Choices(spec=specs[-1], choices=choices, notes=notes)
 
 
 def _tried(
-    inputs: Inputs, architecture_of: ArchitectureLookup, several: Mapping[str, object]
-) -> Iterator[tuple[int, TrialSpec | UsageError]]:
-    """Yield each number of GPUs with its trial, or with what rules say of it."""
-    number = 1
-    while number <= MOST_GPUS:
-        changes = {**(several if number > 1 else {_TYPE: None}), COUNT: number}
-        try:
-            yield number, dearest_spec(inputs, changes, architecture_of)
-        except UsageError as error:
-            yield number, error
-        number *= 2
+    inputs: Inputs, changes: Mapping[str, object], number: int, architecture_of: ArchitectureLookup
+) -> tuple[int, TrialSpec | UsageError]:
+    """Return a number of GPUs with its trial, or with what rules say of it."""
+    try:
+        return number, dearest_spec(inputs, {**changes, COUNT: number}, architecture_of)
+    except UsageError as error:
+        return number, error
+
+
+def _unsharded(inputs: Inputs) -> Inputs:
+    """Return the inputs as if no file said what shards the job."""
+    return replace(inputs, sharded=None, others=tuple(map(_unsharded, inputs.others)))
 
 
 def members(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:

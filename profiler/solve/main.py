@@ -87,7 +87,7 @@ def job_of(command: Command) -> Inputs:
     if command.rest.any_card and not (command.keys == (CARD,) and command.rest.options.prices is not None):
         problem = "asks for every card; `python -m profiler.solve gpu` finds the smallest"
         faults.append(Fault(key="gpu", found="any", problem=problem))
-    inputs = read_inputs(command.rest, files.part)
+    inputs = read_inputs(command.rest, files.part, solved=command.keys)
     if faults or inputs.faults:
         raise UsageError(tuple(dict.fromkeys((*faults, *inputs.faults))))
     return inputs
@@ -137,8 +137,8 @@ def choice_answer(
     answer = ChoiceAnswer(key=key, spec=found.spec, choices=found.choices, margin=command.options.margin, prices=prices)
     is_counted = found.choices[-1].verdict is not None
     why_not = (peak_text(found.spec, architecture_of),) if key == COUNT and answer.best is None and is_counted else ()
-    notes = (*found.notes, *why_not, *notes_of_all(inputs, [found.spec], architecture_of))
-    return answer, (*notes, *model_lines(found.spec, architecture_of(found.spec.model)))
+    notes = notes_of_all(inputs, [found.spec], architecture_of, is_open=found.is_open)
+    return answer, (*found.notes, *why_not, *notes, *model_lines(found.spec, architecture_of(found.spec.model)))
 
 
 def _values(

@@ -287,6 +287,21 @@ def test_ranks_are_one_job_with_the_highest_of_their_peaks(share, tmp_path):
     )
 
 
+def _by_zero_3(folder: Path, tuning: str) -> tuple[str, ...]:
+    (folder / "zero3.yaml").write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n")
+    (folder / "grpo.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct\nmax_completion_length: 256\n")
+    return (f"config={folder / 'grpo.yaml'}", f"config={folder / 'zero3.yaml'}", f"tuning={tuning}")
+
+
+def test_what_shards_a_training_is_in_its_row_or_it_is_refused(share, tmp_path):
+    stored(tmp_path / "mine", training())
+    assert "distributed_type=ZeRO-3: has no formula for this job." in refused(
+        share("mine", *_by_zero_3(tmp_path, "lora"), "num_processes=1")
+    )
+    _, (row,), _, _ = share("mine", *_by_zero_3(tmp_path, "full"), "num_processes=1")
+    assert (row.job["distributed_type"], row.job["zero_stage"]) == ("deepspeed", 3)
+
+
 def test_a_training_without_a_job_is_left_out(share, tmp_path):
     stored(tmp_path / "mine", trial("1" * 16))
     stored(tmp_path / "other", training())

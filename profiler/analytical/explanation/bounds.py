@@ -304,20 +304,26 @@ def head_bytes(spec: TrialSpec, architecture: Architecture, rows: int) -> int:
 def without_sharding(
     cards: Sequence[CardVerdict], spec: TrialSpec, architecture: Architecture
 ) -> tuple[CardVerdict, ...]:
-    """Return verdicts of an estimate that leaves out what shards the job: it fits with room for all that this may add.
+    """Return verdicts of an estimate without what shards the job: it fits with room for all that this may add."""
+    added = most_added_by_sharding(spec, architecture)
+    return tuple(replace(card, fit=open_fit(card.fit, has_room=card.left_bytes >= added)) for card in cards)
 
-    That is, at most, the whole model gathered in bfloat16, and of each trained parameter a copy, its gradient and two
-    states in float32.
+
+def open_fit(fit: Fit, *, has_room: bool) -> Fit:
+    """Return a verdict where something is left out: memory decides it only with room for that."""
+    return Fit.UNDECIDED if fit in (Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE) and not has_room else fit
+
+
+def most_added_by_sharding(spec: TrialSpec, architecture: Architecture) -> int:
+    """Return what sharding adds to a trial at most.
+
+    That is the whole model gathered in bfloat16, and of each trained parameter a copy, its gradient and two states in
+    float32.
 
     By hand, 1e9 parameters of which 1e6 are trained: 2,016,000,000 B.
     """
-    of_memory = (Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE)
-    added = BFLOAT16_BYTES * int(parameter_count(architecture))
-    added += _COPIES_OF_TRAINED * FLOAT32_BYTES * int(trainable_parameter_count(spec, architecture))
-    return tuple(
-        replace(card, fit=Fit.UNDECIDED) if card.fit in of_memory and card.left_bytes < added else card
-        for card in cards
-    )
+    trained = int(trainable_parameter_count(spec, architecture))
+    return BFLOAT16_BYTES * int(parameter_count(architecture)) + _COPIES_OF_TRAINED * FLOAT32_BYTES * trained
 
 
 _COPIES_OF_TRAINED = 4

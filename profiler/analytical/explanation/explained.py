@@ -354,6 +354,8 @@ class EstimatedGrid:
     keys: tuple[str, ...]
     """The keys that the grid varies."""
     points: tuple[EstimatedPoint, ...]
+    is_open: bool = False
+    """Whether some leave out what shards them."""
 
     @property
     def is_replayed(self) -> bool:

@@ -347,6 +347,15 @@ class Sharing:
         one = "one GPU " if self.gpus is None else ""
         return f"That is {one}without {self.name}, which has no formula for this job."
 
+    def refusal(self, *, without_form: bool) -> Fault:
+        """Return why nothing is answered, where an answer without the sharding would be another job's."""
+        key, found = "distributed_type", self.name
+        if self.gpus is None and not without_form:
+            problem = "shares memory among GPUs of which no file says how many"
+            return Fault(key=key, found=found, problem=problem, hint="Give num_processes=.")
+        hint = "distributed_type=multi_gpu, or no on one GPU, answers as if nothing were sharded."
+        return Fault(key=key, found=found, problem="has no formula for this job", hint=hint)
+
 
 def sharing_of(job: Mapping[str, object]) -> Sharing | None:
     """Return what shards a job; None if nothing does."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from profiler.config.models.lookup import builtin_architecture, remembered, taken_by_name, taken_text
@@ -61,6 +62,8 @@ class ShardedInputs:
     """What a verdict says of the number of GPUs, where no file states it."""
     left_out: str = ""
     """The same without the sharding."""
+    refusal: Fault | None = None
+    """Why no number is answered without the sharding; None if nothing shards the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +92,11 @@ class Inputs:
     others: tuple["Inputs", ...] = ()
     """The same in other releases that the file can be written for, where they describe another trial."""
 
-    @property
-    def notes_of_all(self) -> tuple[str, ...]:
-        """What was assumed where each trial may be of another release."""
-        line = "Where these releases of trl differ, the dearest is answered, trial by trial."
-        return (*self.notes, line) if self.others else self.notes
-
     def without(self, names: Collection[str]) -> "Inputs":
         """Return the same without the values of some keys."""
-        keys = {key: value for key, value in self.keys.items() if key not in names}
-        return replace(self, keys=keys, others=tuple(each.without(names) for each in self.others))
+        kept = [{key: part.keys[key] for key in part.keys if key not in names} for part in (self, self.sharded or self)]
+        sharded = self.sharded and replace(self.sharded, keys=kept[1])
+        return replace(self, keys=kept[0], sharded=sharded, others=tuple(each.without(names) for each in self.others))
 
     def at(self, changes: Mapping[str, object], *, sharded: bool = False) -> dict[str, object]:
         """Return the untyped keys of a trial with other values of some."""
@@ -127,6 +125,7 @@ def read_inputs(
     measure: Measure = measured_by_transformers,
     with_bounds: bool = False,
     with_evaluations: bool = False,
+    solved: Collection[str] = (),
 ) -> Inputs:
     """Return what `command` and its files describe; keys of the command win.
 
@@ -136,12 +135,14 @@ def read_inputs(
         measure: Measures the prompts of a data set on this machine.
         with_bounds: Whether bounds are an answer, which is all there is of a program with kernels of its own.
         with_evaluations: Whether the answer counts evaluations of rows, so that no note says that they are left out.
+        solved: Keys of which the answer is a value: nothing is assumed of them.
 
     Raises:
         UsageError: The files are of no job that is read: what else is missing in them does not matter.
     """
+    read_as = partial(_inputs, command, with_evaluations=with_evaluations, solved=solved)
     if part is None:
-        return _inputs(command, None, None, (), measure, with_evaluations=with_evaluations)
+        return read_as(None, None, (), measure)
     part = part.for_release(command.options.trl)
     of_files = [fault for fault in part.faults if fault.key == CONFIG]
     if part.kernels is not None and not of_files and not with_bounds:
@@ -152,12 +153,11 @@ def read_inputs(
     from profiler.config.trl.interval import read_trl_variants
     from profiler.config.trl.parts import ZERO_KEYS
 
-    given = {key: command.keys[key] for key in ("num_processes", *ZERO_KEYS) if key in command.keys}
     found = read_trl_variants(
         part.values,
         strict=command.options.strict,
         recipe=_recipe(command, part),
-        job={**part.job, **given},
+        job={**part.job, **{key: command.keys[key] for key in ("num_processes", *ZERO_KEYS) if key in command.keys}},
         # A program with a trainer of its own has no release of trl whose defaults would hold.
         stated=command.options.trl or (NEWEST if part.trial else None),
         given={**part.trial, **command.keys},
@@ -166,10 +166,7 @@ def read_inputs(
         kernels=part.kernels,
     )
     measured = remembered_measure(measure)
-    read = [
-        _inputs(command, part, each, found.notes, measured, with_evaluations=with_evaluations)
-        for each in found.variants
-    ]
+    read = [read_as(part, each, found.notes, measured) for each in found.variants]
     first, *others = (replace(each, faults=(*each.faults, *found.faults)) for each in read)
     return replace(first, others=tuple(others))
 
@@ -182,6 +179,7 @@ def _inputs(
     measure: Measure,
     *,
     with_evaluations: bool,
+    solved: Collection[str],
 ) -> Inputs:
     """Return what a command and its files describe in some releases of trl."""
     keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
@@ -212,7 +210,7 @@ def _inputs(
         notes = _with_prompts(keys, notes, (command.keys.get("model", named), source), command, measure, is_cut=is_cut)
     if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
         notes.append(Note(key="", text=capability_note(show(keys["gpu"]))))
-    stated = {*command.keys, *command.axes}
+    stated = {*command.keys, *command.axes, *solved}
     keys["backend"] = Backend.SIMULATED.value if keys["backend"] == "auto" else keys["backend"]
     notes = [note for note in notes if note.key not in stated and not (with_evaluations and note.is_evaluation)]
     left_out = reading.left_out if reading is not None and "distributed_type" not in stated else ()
@@ -236,14 +234,17 @@ def _sharded(
 ) -> ShardedInputs:
     """Return the keys and notes of the job as it is sharded, on the fewest GPUs where no number is stated."""
     own = {**keys, **{key: value for key, value in reading.sharding.items() if key not in stated}}
-    gpus = None if "num_processes" in stated else reading.sharding.get("num_processes")
+    is_stated = "num_processes" in stated
+    gpus = None if is_stated else reading.sharding.get("num_processes")
     if (shares := reading.shares) is None:
         return ShardedInputs(keys=own, notes=note_lines(notes))
+    without_form = is_stated or gpus is not None
     return ShardedInputs(
         keys=own,
         notes=note_lines(shares.noted(notes, gpus)),
-        said=shares.counted(own.get("num_processes")),
-        left_out=shares.left_out(without_form=gpus is not None),
+        said="" if is_stated else shares.counted(own.get("num_processes")),
+        left_out=shares.left_out(without_form=without_form),
+        refusal=shares.refusal(without_form=without_form),
     )
 
 

@@ -93,6 +93,9 @@ _NO_FORM: Mapping[bool, str] = {
 """By whether the recipe generates completions."""
 
 
+_BY_ITSELF = "Where these releases of trl differ, the dearest is answered, trial by trial."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """The trial of some releases of trl."""
@@ -102,8 +105,8 @@ class Candidate:
     releases: tuple[str, ...]
     said: str = ""
     """What its verdict says of the GPUs that share it; empty where all is stated and counted."""
-    is_open: bool = False
-    """Whether no verdict holds, because what shards it has no formula."""
+    refusal: Fault | None = None
+    """Why no verdict holds: what shards it has no formula, and is left out; None if it is counted, or nothing does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +120,7 @@ class ParsedTrial:
     """Sentences that go with the verdict: the releases of trl that it is for where they differ, and its GPUs."""
     kernels: OtherKernels | None = None
     """As of `Inputs`."""
-    is_open: bool = False
+    refusal: Fault | None = None
     """As of `Candidate`."""
 
 
@@ -127,7 +130,7 @@ def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial
     Raises:
         UsageError: With every fault of the keys and files.
     """
-    first, others = _candidates(common, {}, architecture_of, sharded=True)
+    first, others = _candidates(common, {}, architecture_of)
     chosen = _dearest([first, *others], architecture_of) if others else first
     peaks = tuple(_peaks_line([first, *others], chosen, architecture_of)) if others else ()
     decided_by = (
@@ -136,21 +139,33 @@ def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial
     if common.kernels is not None:
         return ParsedTrial(spec=chosen.spec, notes=chosen.notes, decided_by=chosen.said, kernels=common.kernels)
     said = " ".join(filter(None, (chosen.said, decided_by if peaks else "")))
-    return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=said, is_open=chosen.is_open)
+    return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=said, refusal=chosen.refusal)
 
 
 def dearest_spec(common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf) -> TrialSpec:
-    """Return the dearest trial of the releases of trl, unsharded, with other values of some keys.
+    """Return the dearest trial of the releases of trl, with other values of some keys, sharded as its files say.
 
     Raises:
-        UsageError: With every fault of the keys, if no release allows them.
+        UsageError: With every fault of the keys, if no release allows them; or what shards the trial has no formula.
     """
-    first, others = _candidates(common, changes, architecture_of, sharded=False)
-    return _dearest([first, *others], architecture_of).spec if others else first.spec
+    first, others = _candidates(common, changes, architecture_of)
+    chosen = _dearest([first, *others], architecture_of) if others else first
+    refuse_open(chosen)
+    return chosen.spec
+
+
+def refuse_open(parsed: Candidate | ParsedTrial) -> None:
+    """Refuse a trial that leaves out what shards it, where the answer is a number or a row, and no verdict.
+
+    Raises:
+        UsageError: It does.
+    """
+    if parsed.refusal is not None:
+        raise UsageError([parsed.refusal])
 
 
 def _candidates(
-    common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf, *, sharded: bool
+    common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf
 ) -> tuple[Candidate, tuple[Candidate, ...]]:
     """Return the trial of the newest releases that allow one, and those of the others, each once.
 
@@ -161,7 +176,7 @@ def _candidates(
     refused: UsageError | None = None
     for inputs in _all(common):
         try:
-            candidate = _candidate(inputs, changes, architecture_of, sharded=sharded)
+            candidate = candidate_of(inputs, changes, architecture_of)
         except UsageError as error:
             refused = refused or error
             continue
@@ -176,15 +191,13 @@ def _candidates(
     return found[0], tuple(found[1:])
 
 
-def _candidate(
-    inputs: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf, *, sharded: bool
-) -> Candidate:
-    """Return the trial of some releases.
+def candidate_of(inputs: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf) -> Candidate:
+    """Return the trial of some releases, sharded where that has a closed form.
 
     Raises:
         UsageError: With every fault of the keys and files.
     """
-    if sharded and inputs.sharded is not None and not inputs.faults:
+    if inputs.sharded is not None and not inputs.faults:
         try:
             spec = parse_point(inputs.at(changes, sharded=True), architecture_of=architecture_of)
         except UsageError as error:
@@ -217,7 +230,7 @@ def _candidate(
         notes=_notes(inputs.notes, spec, known, architecture_of),
         releases=inputs.releases,
         said=inputs.sharded.left_out if inputs.sharded is not None else "",
-        is_open=inputs.sharded is not None and bool(inputs.sharded.left_out),
+        refusal=inputs.sharded.refusal if inputs.sharded is not None else None,
     )
 
 
@@ -235,12 +248,26 @@ def with_form(spec: TrialSpec, architecture_of: ArchitectureOf) -> TrialSpec | N
     return fused if not spec.logprobs.has_fused_head and has_form(fused, architecture) else None
 
 
-def notes_of_all(common: Inputs, specs: Iterable[TrialSpec], architecture_of: ArchitectureOf) -> tuple[str, ...]:
-    """Return what was assumed about several trials, each the dearest of the releases, with what is not counted."""
+def notes_of_all(
+    common: Inputs, specs: Iterable[TrialSpec], architecture_of: ArchitectureOf, *, is_open: bool = False
+) -> tuple[str, ...]:
+    """Return what was assumed about several trials, each the dearest of the releases, with what is not counted.
+
+    Args:
+        common: What the trials share.
+        specs: The trials.
+        architecture_of: Looks up their models.
+        is_open: Whether some leave out what shards them.
+    """
     ways = [way for way in Logprobs if not way.has_fused_head]
     makes_logits = any(each.keys.get("logprobs") in ways for each in _all(common))
     without = (spec for spec in specs if makes_logits and _without_logits(spec, architecture_of))
-    return (*common.notes_of_all, *dict.fromkeys(map(_no_form, without)))
+    notes, shards = common.notes, common.sharded
+    if shards is not None:
+        said = shards.left_out if is_open else shards.said
+        notes = (*(notes if is_open else shards.notes), *([said] if said else ()))
+    each_by_itself = (_BY_ITSELF,) if common.others else ()
+    return (*notes, *each_by_itself, *dict.fromkeys(map(_no_form, without)))
 
 
 def _all(common: Inputs) -> tuple[Inputs, ...]:

@@ -229,7 +229,7 @@ def _decided(answer: KeyAnswer) -> list[str]:
 def _needs(card: CardVerdict) -> str:
     if card.fit is Fit.NO_KERNEL:
         return f"{card.word}: {card.missing.name if card.missing else ''}"
-    if card.fit is Fit.NO_ENGINE:
+    if card.fit in (Fit.NO_ENGINE, Fit.UNDECIDED):
         return card.word
     whole, left = gib_text(card.gpu.memory_bytes), card.left_bytes
     if card.fit is Fit.TOO_LARGE:
@@ -280,6 +280,7 @@ def _choice_object(answer: ChoiceAnswer) -> dict[str, object]:
         cards = [
             {
                 "gpu": card.gpu.name,
+                "verdict": card.word,
                 "needed_bytes": card.needed_bytes,
                 "memory_bytes": card.gpu.memory_bytes,
                 **price_object(answer.prices.get(card.gpu.name)),

@@ -142,8 +142,8 @@ def grid_table(grid: EstimatedGrid) -> str:
     return plain_text(Document(title=_TITLE, blocks=blocks))
 
 
-def grid_json(grid: EstimatedGrid) -> str:
-    """Return one object: the keys that all trials share, and per trial its other keys and its peaks in bytes."""
+def grid_json(grid: EstimatedGrid, notes: Sequence[str]) -> str:
+    """Return one object: notes, the keys that all trials share, and per trial its other keys and its peaks in bytes."""
     trials = [spec_to_mapping(point.spec) for point in grid.points]
     first = trials[0]
     common = {key: value for key, value in first.items() if all(trial[key] == value for trial in trials)}
@@ -158,7 +158,7 @@ def grid_json(grid: EstimatedGrid) -> str:
         }
         for trial, point in zip(trials, grid.points, strict=True)
     ]
-    return json_text({"origin": Origin.ESTIMATED.value, "trial": common, "points": points})
+    return json_text({"origin": Origin.ESTIMATED.value, "notes": list(notes), "trial": common, "points": points})
 
 
 def _cells(point: EstimatedPoint, keys: Sequence[str]) -> list[str]:
