@@ -73,8 +73,8 @@ def main(
     inputs, architecture_of = with_reward_models(read, architecture_of)
     if inputs.faults:
         raise UsageError(inputs.faults)
-    if inputs.ignored:
-        print_error(inputs.ignored)
+    for line in filter(None, (inputs.ignored, inputs.open_sizes)):
+        print_error(line)
     parsed = parsed_trial(inputs, architecture_of)
     refuse_open(parsed)
     spec, notes = parsed.spec, parsed.notes

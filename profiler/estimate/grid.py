@@ -134,9 +134,8 @@ def answered_grid(common: Inputs, axes: Axes, architecture_of: ArchitectureOf) -
     models = dict.fromkeys(trial.spec.model for trials in found for trial in trials)
     architectures = {model: architecture_of(model) for model in models}
     grids = [_estimated(trials, tuple(axes), architectures) for trials in found]
-    points = {point.spec: point for point in (max(same, key=_needs) for same in zip(*grids, strict=True))}
-    is_open = any(trial.is_open for trials in found for trial in trials)
-    return EstimatedGrid(keys=tuple(axes), points=tuple(points.values()), is_open=is_open)
+    points = [max(same, key=_needs) for same in zip(*grids, strict=True)]
+    return EstimatedGrid(keys=tuple(axes), points=tuple({point.spec: point for point in points}.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,13 +182,12 @@ def _estimated(
 
 def _open(point: EstimatedPoint, architecture: Architecture) -> EstimatedPoint:
     """Return a point that fits with room for all that sharding may add."""
-    gpu = find_gpu(point.spec.gpu)
-    if gpu is None or point.fit is None:
-        return point
-    needed = needed_of(point.spec, point.estimate)
-    more = replace(needed, most_bytes=needed.most_bytes + most_added_by_sharding(point.spec, architecture))
-    has_room = fit_of_memory(gpu, more, gpus=point.spec.num_processes) is Fit.FITS
-    return replace(point, fit=open_fit(point.fit, has_room=has_room))
+    gpu, fit = find_gpu(point.spec.gpu), point.fit
+    if gpu is not None and fit is not None:
+        needed = needed_of(point.spec, point.estimate)
+        more = replace(needed, most_bytes=needed.most_bytes + most_added_by_sharding(point.spec, architecture))
+        fit = open_fit(fit, has_room=fit_of_memory(gpu, more, gpus=point.spec.num_processes) is Fit.FITS)
+    return replace(point, fit=fit, is_open=True)
 
 
 def _needs(point: EstimatedPoint) -> tuple[bool, int, int]:

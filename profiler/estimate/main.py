@@ -336,7 +336,8 @@ def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[st
     specs = [point.spec for point in grid.points]
     architectures = {model: architecture_of(model) for model in dict.fromkeys(spec.model for spec in specs)}
     is_no = fails(command.options.fail_if, [point.fit for point in grid.points])
-    notes = notes_of_all(common, specs, architecture_of, is_open=grid.is_open)
+    unsharded = [point.spec for point in grid.points if point.is_open]
+    notes = notes_of_all(common, specs, architecture_of, unsharded=unsharded)
     if command.options.output_format is OutputFormat.JSON:
         return _Answer(text=grid_json(grid, notes), is_no=is_no)
     images = dict.fromkeys(images_line(spec, architectures[spec.model], with_prompt=False) for spec in specs)

@@ -129,8 +129,8 @@ def main(
     if command.is_log_alone:
         return _print_log(command)
     job = _job(command, load_model)
-    if job.inputs.ignored:
-        print_error(job.inputs.ignored)
+    for line in filter(None, (job.inputs.ignored, job.inputs.open_sizes)):
+        print_error(line)
     forecast, folder = _forecast(command, job, engine)
     print_text(forecast_json(forecast) if command.is_json else forecast_text(forecast, folder))
     return EXIT_ANSWER_IS_NO if command.options.fail_if is not None and forecast.dies else EXIT_OK

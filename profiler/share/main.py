@@ -227,6 +227,9 @@ def _row_of_training(command: Command, ranks: Sequence[MonitoredRun]) -> Row:
     inputs, architectures = with_reward_models(read_inputs(rest, files.part), architectures)
     if inputs.ignored:
         print_error(inputs.ignored)
+    if inputs.open_sizes:
+        problem = f"does not state a size that a row needs. {inputs.open_sizes.rstrip('.')}"
+        raise UsageError([Fault(key="config", found=", ".join(rest.configs), problem=problem)])
     trial = parsed_trial(inputs, _builtin_only(architectures))
     refuse_open(trial)
     for note in trial.notes:

@@ -36,8 +36,8 @@ class Choices:
     """The best first."""
     notes: tuple[str, ...] = ()
     """What was assumed; a sentence each."""
-    is_open: bool = False
-    """Whether the trials leave out what shards them, so that only a card with room for that fits."""
+    unsharded: tuple[TrialSpec, ...] = ()
+    """The trial, if it leaves out what shards it, so that only a card with room for that fits."""
 
 
 def cards(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:
@@ -52,7 +52,7 @@ def cards(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:
     if parsed.refusal is not None:
         verdicts = without_sharding(verdicts, spec, architecture_of(spec.model))
     choices = tuple(Choice(value=card.gpu.name, verdict=card) for card in verdicts)
-    return Choices(spec=spec, choices=choices, is_open=parsed.refusal is not None)
+    return Choices(spec=spec, choices=choices, unsharded=() if parsed.refusal is None else (spec,))
 
 
 def rented(found: Choices) -> Choices:

@@ -137,7 +137,7 @@ def choice_answer(
     answer = ChoiceAnswer(key=key, spec=found.spec, choices=found.choices, margin=command.options.margin, prices=prices)
     is_counted = found.choices[-1].verdict is not None
     why_not = (peak_text(found.spec, architecture_of),) if key == COUNT and answer.best is None and is_counted else ()
-    notes = notes_of_all(inputs, [found.spec], architecture_of, is_open=found.is_open)
+    notes = notes_of_all(inputs, [found.spec], architecture_of, unsharded=found.unsharded)
     return answer, (*found.notes, *why_not, *notes, *model_lines(found.spec, architecture_of(found.spec.model)))
 
 

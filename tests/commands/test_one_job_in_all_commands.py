@@ -134,6 +134,23 @@ def test_one_gpu_keeps_the_copies_of_deepspeed_and_none_of_fsdp(job_of, capsys):
     assert by_fsdp == by_ddp < by_zero - 10 * GIB
 
 
+# ---- sizes that a file takes from elsewhere --------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(max_completion_length=int(sys.argv[1]), per_device_train_batch_size=4, num_generations=4)
+GRPOTrainer(model="Qwen/Qwen2.5-0.5B-Instruct", args=args, reward_funcs=[]).train()
+"""
+
+
+@pytest.mark.parametrize("command", [estimate, advise, lambda words: solve(["num_generations", *words])])
+def test_each_command_says_which_sizes_a_file_leaves_open(tmp_path, command, capsys):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert command([f"config={tmp_path / 'train.py'}", "gpu=l4", "trl=1.16", "confirm=false"]) == EXIT_OK
+    assert "take them from elsewhere: max_completion_length." in capsys.readouterr().err
+
+
 # ---- sharding without a closed form ----------------------------------------------------------------------------------
 
 
@@ -175,3 +192,10 @@ def test_a_grid_leaves_the_verdicts_of_open_sharding_open(job_of, gpu, capsys):
     assert [each["verdict"] for each in found["points"]] == [
         grpo_vram.estimate(job, **{LENGTH: n}).fit for n in (256, 2048)
     ]
+
+
+def test_a_grid_names_how_many_of_its_trials_leave_sharding_out(job_of, capsys):
+    assert estimate([*words_of(job_of(ZERO_3, tuning="lora")), "num_processes=1,2,8", "format=json"]) == EXIT_OK
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert "Without ZeRO-3, which has no formula for them: 1 of 3 trials." in notes
+    assert not any("Not counted" in line for line in notes)

@@ -302,6 +302,18 @@ def test_what_shards_a_training_is_in_its_row_or_it_is_refused(share, tmp_path):
     assert (row.job["distributed_type"], row.job["zero_stage"]) == ("deepspeed", 3)
 
 
+def test_a_size_that_no_file_states_is_no_fact_of_a_row(share, tmp_path):
+    stored(tmp_path / "mine", training())
+    (tmp_path / "train.py").write_text(
+        "import sys\nfrom trl import SFTConfig, SFTTrainer\n"
+        "args = SFTConfig(max_length=int(sys.argv[1]), per_device_train_batch_size=1)\n"
+        'SFTTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()\n'
+    )
+    said = refused(share("mine", f"config={tmp_path / 'train.py'}"))
+    assert "does not state a size that a row needs" in said
+    assert "max_length" in said
+
+
 def test_a_training_without_a_job_is_left_out(share, tmp_path):
     stored(tmp_path / "mine", trial("1" * 16))
     stored(tmp_path / "other", training())

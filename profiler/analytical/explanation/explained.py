@@ -345,6 +345,8 @@ class EstimatedPoint:
     estimate: Estimate
     fit: Fit | None
     """The verdict for the card of the trial; None if it names none."""
+    is_open: bool = False
+    """Whether it leaves out what shards the trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,8 +356,6 @@ class EstimatedGrid:
     keys: tuple[str, ...]
     """The keys that the grid varies."""
     points: tuple[EstimatedPoint, ...]
-    is_open: bool = False
-    """Whether some leave out what shards them."""
 
     @property
     def is_replayed(self) -> bool:

@@ -249,7 +249,11 @@ def with_form(spec: TrialSpec, architecture_of: ArchitectureOf) -> TrialSpec | N
 
 
 def notes_of_all(
-    common: Inputs, specs: Iterable[TrialSpec], architecture_of: ArchitectureOf, *, is_open: bool = False
+    common: Inputs,
+    specs: Sequence[TrialSpec],
+    architecture_of: ArchitectureOf,
+    *,
+    unsharded: Sequence[TrialSpec] = (),
 ) -> tuple[str, ...]:
     """Return what was assumed about several trials, each the dearest of the releases, with what is not counted.
 
@@ -257,17 +261,25 @@ def notes_of_all(
         common: What the trials share.
         specs: The trials.
         architecture_of: Looks up their models.
-        is_open: Whether some leave out what shards them.
+        unsharded: Those that leave out what shards them.
     """
     ways = [way for way in Logprobs if not way.has_fused_head]
     makes_logits = any(each.keys.get("logprobs") in ways for each in _all(common))
     without = (spec for spec in specs if makes_logits and _without_logits(spec, architecture_of))
-    notes, shards = common.notes, common.sharded
-    if shards is not None:
-        said = shards.left_out if is_open else shards.said
-        notes = (*(notes if is_open else shards.notes), *([said] if said else ()))
     each_by_itself = (_BY_ITSELF,) if common.others else ()
-    return (*notes, *each_by_itself, *dict.fromkeys(map(_no_form, without)))
+    return (*_shared_notes(common, len(unsharded), len(specs)), *each_by_itself, *dict.fromkeys(map(_no_form, without)))
+
+
+def _shared_notes(common: Inputs, unsharded: int, trials: int) -> Iterator[str]:
+    """Yield what was assumed about all of some trials, of which some may leave out what shards them."""
+    shards = common.sharded
+    if shards is None or (shards.refusal is not None and unsharded == trials):
+        yield from common.notes
+        yield from () if shards is None else (shards.left_out,)
+        return
+    yield from filter(None, (*shards.notes, shards.said))
+    if unsharded and shards.refusal is not None:
+        yield f"Without {shards.refusal.found}, which has no formula for them: {unsharded} of {trials} trials."
 
 
 def _all(common: Inputs) -> tuple[Inputs, ...]:
