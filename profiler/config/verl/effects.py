@@ -1,12 +1,14 @@
 """Keys of verl that change memory and have no formula: a value other than verl's default is named as not counted."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.verl.keys import BLOCK, DEFAULTS, RECOMPUTE, ROLLOUT_NAME
+from profiler.domain.errors import Fault
 from profiler.domain.verl import VLLM, Release, Strategy, VerlJob
 
 _WITHOUT_FORMULA = re.compile(
@@ -112,6 +114,74 @@ _NAMES_MODEL = re.compile(
 
 _SWITCH = re.compile(r"\w+\.\w*(use|enable)\w*")
 """Keys that switch a section of a fork."""
+
+
+_FIRST_KEY = re.compile(r"(?:actor_rollout_ref\.(?:actor|ref)|critic\.model)\.fsdp_config\.grad_offload")
+"""A key of verl before 0.3 alone."""
+
+_SINCE = "trainer.val_before_train"
+"""A key that verl has since 0.3: `+` adds it to the configuration of an earlier one."""
+
+_FIRST_DEFAULTS: Mapping[str, object] = {
+    "actor_rollout_ref.actor.entropy_coeff": 0.001,
+    "algorithm.use_kl_in_reward": True,
+    "actor_rollout_ref.model.use_remove_padding": False,
+    "critic.model.use_remove_padding": False,
+}
+"""What the first releases of verl have by default, where later ones have 0, false and true.
+
+The second without a loss of KL. Source: pull requests 284, which removes `grad_offload` of FSDP, and 1770 of verl;
+`ray_trainer.py` of 0.2, which applies `apply_kl_penalty` unless `use_kl_loss` is true, and whose reference is always
+there; `ppo_trainer.yaml` of 0.1 and 0.2.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What a job of an earlier release of verl has by default."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def earlier_defaults(values: Mapping[str, object], added: Collection[str], new: Collection[str]) -> Earlier:
+    """Return the defaults of the first releases of verl, where a key shows that a job is of one of them.
+
+    Args:
+        values: The keys that are stated.
+        added: Those that are added by ``+`` or ``++``.
+        new: Those that are added by ``+``, so that the configuration lacks them.
+    """
+    first = next((key for key in values if _FIRST_KEY.fullmatch(key) and key not in added), None)
+    if first is None and _SINCE not in new:
+        return Earlier()
+    sign = f"which has {first}" if first is not None else f"to which +{_SINCE} adds a key"
+    found = {
+        key: default
+        for key, default in _FIRST_DEFAULTS.items()
+        if key not in values and not (default is True and values.get(f"{_ACTOR}.use_kl_loss") is True)
+    }
+    texts = {key: f"{key}={show(default)} (verl's default before 0.3, {sign})" for key, default in found.items()}
+    return Earlier(
+        values=found,
+        notes=tuple(Note(key=key, text=text) for key, text in texts.items()),
+        faults=tuple(_open_checkpointing(values, sign)),
+    )
+
+
+def _open_checkpointing(values: Mapping[str, object], sign: str) -> Iterator[Fault]:
+    """Ask for checkpointing where a job may be of verl 0.1, which has none by default.
+
+    Source: `ppo_trainer.yaml` of 0.1, whose micro-batches are counted over all GPUs; 0.2 has those of one GPU too.
+    """
+    has_critic = values.get("algorithm.adv_estimator", "gae") == "gae"
+    workers = {"actor_rollout_ref": _ACTOR} | ({"critic": "critic"} if has_critic else {})
+    for section, worker in workers.items():
+        key, batch = f"{section}.model.enable_gradient_checkpointing", f"{worker}.ppo_micro_batch_size"
+        if batch in values and f"{batch}_per_gpu" not in values and key not in values:
+            problem = f"is false in verl 0.1 and true from 0.2 on, and the job is of one before 0.3, {sign}"
+            yield Fault(key=key, found="null", problem=problem, hint=f"Give {key}= as well.")
 
 
 def effect_text(key: str, value: object) -> str:
