@@ -159,10 +159,8 @@ def test_a_size_that_a_script_does_not_state_leaves_the_verdict_open(tmp_path, k
 
 def test_a_name_that_a_branch_decides_is_not_asked_for(tmp_path):
     """Of SophiaPx/survive-or-collapse: the identity of a run in a log, which continues an earlier one."""
-    more = "algorithm.adv_estimator=grpo $ID"
-    text = 'if [ -f id.txt ]; then ID="trainer.run_id=7"; else ID="trainer.run_id=8"; fi\n' + EARLY.replace(
-        "MORE", more
-    )
+    call = EARLY.replace("MORE", "algorithm.adv_estimator=grpo trainer.run_id=$ID")
+    text = f"ID=7\nif [ $(hostname) = big ]; then ID=8; fi\n{call}"
     words = read(tmp_path, "run.sh", text, "gpu=h100-80gb")
     assert facts_of(words)["n_gpus"] == 2
 
