@@ -168,3 +168,29 @@ def test_a_name_that_a_branch_decides_is_not_asked_for(tmp_path):
 def test_calls_of_groups_alone_are_calls_of_verl(tmp_path, capsys):
     text = "python -m verl.trainer.main_ppo exps=a\npython -m verl.trainer.main_ppo exps=a base_model=b\n"
     assert "calls verl's trainer 2 times, and one is read" in refusal(tmp_path, "run.sh", text, capsys)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_open"),
+    [
+        ("", False),
+        (f"+{ACTOR}.fsdp_config.model_dtype=bf16", True),
+        (f"++{ACTOR}.fsdp_config.model_dtype=bf16", False),
+        ("+data.own=1", False),
+        (f"+{ACTOR}.fsdp_config.model_dtype=bf16 actor_rollout_ref.model.use_remove_padding=True", False),
+    ],
+)
+def test_a_script_of_an_earlier_verl_is_asked_whether_rows_are_padded(tmp_path, more, is_open):
+    """Its default is true from 0.7 on: 7B whose padded rows are scored in 84 GiB was answered 47, which fits."""
+    found = facts_of(early(tmp_path, f"algorithm.adv_estimator=grpo {more}"))
+    assert (found["fit"] == "not decided") is is_open
+    names = any("use_remove_padding" in note for note in found["notes"])
+    assert names is ("use_remove_padding" not in more)
+
+
+@pytest.mark.parametrize(("more", "fit"), [("+trainer.val_before_train=False", "not decided"), ("", "not possible")])
+def test_the_first_verl_takes_mini_batches_that_do_not_divide(tmp_path, more, fit):
+    """Of TianHongZXY/rl-reasoning: 275 rows in micro-batches of two ran there, and were said to be refused."""
+    rows = f"{ACTOR}.ppo_micro_batch_size_per_gpu=2 {ACTOR}.ppo_micro_batch_size=null {ACTOR}.ppo_mini_batch_size=6"
+    stated = f"{more} algorithm.adv_estimator=grpo data.train_batch_size=6 {rows} {ROLLOUT}.n=1"
+    assert facts_of(early(tmp_path, stated))["fit"] == fit

@@ -1,13 +1,13 @@
 """Keys of verl that change memory and have no formula: a value other than verl's default is named as not counted."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import FieldReader, show
-from profiler.config.verl.keys import BLOCK, DEFAULTS, RECOMPUTE, ROLLOUT_NAME
+from profiler.config.verl.keys import BLOCK, DEFAULTS, RECOMPUTE, ROLLOUT_NAME, VERLS_DEFAULT
 from profiler.domain.errors import Fault
 from profiler.domain.verl import VLLM, Release, Strategy, VerlJob
 
@@ -122,6 +122,8 @@ _FIRST_KEY = re.compile(r"(?:actor_rollout_ref\.(?:actor|ref)|critic\.model)\.fs
 _SINCE = "trainer.val_before_train"
 """A key that verl has since 0.3: `+` adds it to the configuration of an earlier one."""
 
+_EARLIER = "a verl before 0.3"
+
 _FIRST_DEFAULTS: Mapping[str, object] = {
     "actor_rollout_ref.actor.entropy_coeff": 0.001,
     "algorithm.use_kl_in_reward": True,
@@ -162,7 +164,8 @@ def earlier_defaults(values: Mapping[str, object], added: Collection[str], new: 
         for key, default in _FIRST_DEFAULTS.items()
         if key not in values and not (default is True and values.get(f"{_ACTOR}.use_kl_loss") is True)
     }
-    texts = {key: f"{key}={show(default)} (verl's default before 0.3, {sign})" for key, default in found.items()}
+    texts = {key: f"{key}={show(default)} (verl's default before 0.3)" for key, default in found.items()}
+    texts = {"": f"{_EARLIER} ({sign})", **texts}
     return Earlier(
         values=found,
         notes=tuple(Note(key=key, text=text) for key, text in texts.items()),
@@ -182,6 +185,36 @@ def _open_checkpointing(values: Mapping[str, object], sign: str) -> Iterator[Fau
         if batch in values and f"{batch}_per_gpu" not in values and key not in values:
             problem = f"is false in verl 0.1 and true from 0.2 on, and the job is of one before 0.3, {sign}"
             yield Fault(key=key, found="null", problem=problem, hint=f"Give {key}= as well.")
+
+
+def doubt_of_refusal(notes: Sequence[Note], unknown: Collection[str]) -> str:
+    """Return why another verl, or other values, may be of a job that verl refuses; empty if there is no doubt."""
+    texts = [note.text for note in notes if not note.is_counted]
+    if any(text.startswith(f"what {key}=") for key in unknown for text in texts):
+        return "what this fork of verl makes of a job that verl refuses"
+    if any(text.startswith(VERLS_DEFAULT) for text in texts):
+        return "whether verl refuses the job"
+    is_earlier = any(note.text.startswith(_EARLIER) for note in notes)
+    return f"whether {_EARLIER} refuses the job, as 0.8 does" if is_earlier else ""
+
+
+_PADDING = "actor_rollout_ref.model.use_remove_padding"
+
+
+def padding_notes(stated: Collection[str], new: Collection[str], *, is_megatron: bool) -> list[Note]:
+    """Return the note that a script of FSDP does not say whether rows are padded, whose default verl has changed.
+
+    It leaves the verdict open where a key that is added by ``+`` shows that the script's verl is an earlier one.
+
+    Source: `ppo_trainer.yaml` and `model/hf_model.yaml` of verl 0.1 to 0.9.
+    """
+    if is_megatron or not {_PADDING, f"{_ACTOR}.use_remove_padding"}.isdisjoint(stated):
+        return []
+    sign = next((key for key in sorted(new) if key in DEFAULTS[Release.V0_8][0]), None)
+    if sign is None:
+        return [Note(key=_PADDING, text=f"{_PADDING}=true (verl's default from 0.7 on, false before)")]
+    text = f"{VERLS_DEFAULT}{_PADDING} (true from 0.7 on, false before; +{sign} is of an earlier verl than 0.8)"
+    return [Note(key=_PADDING, text=text, is_counted=False)]
 
 
 def effect_text(key: str, value: object) -> str:

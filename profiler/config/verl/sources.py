@@ -8,7 +8,7 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.options.value_grammar import ValueTextError, read_into, read_value
 from profiler.config.shell.run_script import Override, RunScript
-from profiler.config.verl.effects import changes_memory, earlier_defaults, effect_text
+from profiler.config.verl.effects import changes_memory, earlier_defaults, effect_text, padding_notes
 from profiler.config.verl.keys import ENGINE, FREE_KEYS, FREE_PREFIXES, LATER_MEMORY_KEYS, MEMORY_KEYS, unstated
 from profiler.domain.errors import Fault, shortened
 
@@ -79,12 +79,15 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
         )
         faults.append(Fault(key=_CONFIG_NAME, found=shortened(script.config_name, _LONGEST_SHOWN), problem=problem))
     values.update({key: value for key, value in groups.items() if "@" not in key and key != ENGINE})
+    is_megatron = megatron or ("megatron" in script.config_name if own else _CONFIGURATIONS[script.config_name])
+    new = frozenset(key for key, override in script.overrides.items() if override.is_new)
+    notes += padding_notes(script.overrides, new, is_megatron=is_megatron)
     return VerlSource(
         values=values,
-        megatron=megatron or ("megatron" in script.config_name if own else _CONFIGURATIONS[script.config_name]),
+        megatron=is_megatron,
         names_engine=ENGINE in groups,
         added=frozenset(key for key, override in script.overrides.items() if override.is_added),
-        new=frozenset(key for key, override in script.overrides.items() if override.is_new),
+        new=new,
         notes=tuple(notes),
         faults=(*faults, *engine_faults),
     )
@@ -180,7 +183,7 @@ def joined(sources: Sequence[VerlSource]) -> VerlSource:
     added, new = (frozenset[str]().union(*(getattr(each, field) for each in sources)) for field in ("added", "new"))
     earlier = earlier_defaults(values, added, new)
     values.update(earlier.values)
-    notes += earlier.notes
+    notes = [*(note for note in notes if note.key not in earlier.values), *earlier.notes]
     faults += earlier.faults
     return VerlSource(
         values=values,
