@@ -6,7 +6,7 @@ What a key of the trial states is checked there; here are the keys that no key o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from profiler.config.notes import Note
@@ -242,6 +242,35 @@ def _no_recipe(key: str, trainer: str) -> Fault:
         found=key,
         problem=f"is a key of trl's {trainer}, which has no recipe here; the recipes are {', '.join(Recipe)}",
     )
+
+
+_OTHER_CONFIGS = frozenset(
+    """
+    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
+    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
+    """.split()  # noqa: SIM905
+)
+"""Arguments of trl's trainers that have no recipe here."""
+
+_OTHERS_DO = dict.fromkeys(
+    ("AsyncGRPOConfig", "AsyncGRPOTrainer"),
+    ", because it packs completions into rows of token_budget tokens, with other kernels",
+)
+"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
+
+
+def other_configs(called: Collection[str]) -> list[str]:
+    """Return what is wrong with the calls of a script that configure trainers of trl without a recipe.
+
+    Args:
+        called: The names of what it calls and does not declare itself or take from other modules.
+    """
+    return [
+        f"calls {each}, whose trainer has no recipe here{_OTHERS_DO.get(each, '')}; the recipes are {', '.join(Recipe)}"
+        for each in called
+        if each in _OTHER_CONFIGS
+    ]
 
 
 _FLAGS = ("use_peft", "load_in_4bit", "packing", "eval_on_start", "use_bnb_nested_quant")
