@@ -13,7 +13,7 @@ from profiler.config.notes import Note, not_counted, note_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_GPU
-from profiler.config.verl.assertions import refusals
+from profiler.config.verl.assertions import ended_rows, refusals
 from profiler.config.verl.config import VerlReading, read_verl
 from profiler.config.verl.effects import doubt_of_refusal
 from profiler.config.verl.keys import VERSIONS
@@ -139,6 +139,7 @@ def _notes(source: VerlSource, reading: VerlReading, architecture: Architecture)
 
 def _fit(reading: VerlReading, architecture: Architecture, card: Gpu, notes: Sequence[Note]) -> VerlFit:
     refused, not_counted = refusals(reading, architecture), [note.text for note in notes if not note.is_counted]
+    not_counted.extend(ended_rows(reading))
     doubt = doubt_of_refusal(notes, reading.unknown)
     if refused and doubt:
         not_counted.insert(0, f"{doubt} ({refused[0]})")

@@ -216,3 +216,10 @@ def test_the_first_verl_takes_mini_batches_that_do_not_divide(tmp_path, more, fi
     rows = f"{ACTOR}.ppo_micro_batch_size_per_gpu=2 {ACTOR}.ppo_micro_batch_size=null {ACTOR}.ppo_mini_batch_size=6"
     stated = f"{more} algorithm.adv_estimator=grpo data.train_batch_size=6 {rows} {ROLLOUT}.n=1"
     assert facts_of(early(tmp_path, stated))["fit"] == fit
+
+
+@pytest.mark.parametrize(("length", "fit"), [(256, "not decided"), (200, "not decided"), (512, "fits")])
+def test_prompts_that_fill_the_rows_of_the_engine_are_no_refusal(tmp_path, length, fit):
+    """Of j1mk1m/Kernel-Coder and agarwalishika/AcquisitionSynthesis: verl refuses such a prompt, and no job."""
+    stated = f"algorithm.adv_estimator=grpo {ROLLOUT}.max_model_len={length}"
+    assert facts_of(early(tmp_path, stated))["fit"] == fit
