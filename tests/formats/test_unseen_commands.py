@@ -88,28 +88,6 @@ def test_further_arguments_that_are_not_stated_stay_named(tmp_path, capsys):
     assert "what train.sh passes on as $ARGS" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "program"),
-    [
-        (
-            "run.sh",
-            "python3 train.py --hf-checkpoint Qwen/Qwen3-4B --rollout-batch-size 8 --num-rollout 100\n",
-            "slime",
-        ),
-        ("run.sh", "python3 /root/slime/train_async.py --rollout-batch-size 8\n", "slime"),
-        ("run.sh", "uv run -m skyrl_train.entrypoints.main_base trainer.policy.model.path=Qwen/Qwen3-4B\n", "SkyRL"),
-        ("own.yaml", "trainer: {policy: {model: {path: Qwen/Qwen3-4B}}}\ngenerator: {backend: vllm}\n", "SkyRL"),
-        ("run.sh", "python3 -m areal.launcher.local train.py --config grpo.yaml\n", "AReaL"),
-        ("own.yaml", "allocation_mode: sglang.d4+fsdp.d4\ngconfig: {n_samples: 4}\n", "AReaL"),
-        ("run.sh", "python examples/start_rlvr_pipeline.py --config_name rlvr_config\n", "ROLL"),
-        ("own.yaml", "rollout_batch_size: 8\nactor_train: {lr: 1}\nactor_infer: {num_return: 8}\n", "ROLL"),
-    ],
-)
-def test_further_trainers_are_refused_by_name(tmp_path, capsys, name, text, program):
-    said = refusal(tmp_path, name, text, capsys)
-    assert f" {program}" in said and "not read" in said
-
-
 # verl
 
 EARLY = f"""python3 -m verl.trainer.main_ppo data.max_prompt_length=256 data.max_response_length=256 \\
