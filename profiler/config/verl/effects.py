@@ -124,11 +124,13 @@ _SINCE = "trainer.val_before_train"
 
 _EARLIER = "a verl before 0.3"
 
+_PADDING, _PADDING_OF_CRITIC = (f"{part}.model.use_remove_padding" for part in ("actor_rollout_ref", "critic"))
+
 _FIRST_DEFAULTS: Mapping[str, object] = {
     "actor_rollout_ref.actor.entropy_coeff": 0.001,
     "algorithm.use_kl_in_reward": True,
-    "actor_rollout_ref.model.use_remove_padding": False,
-    "critic.model.use_remove_padding": False,
+    _PADDING: False,
+    _PADDING_OF_CRITIC: False,
 }
 """What the first releases of verl have by default, where later ones have 0, false and true.
 
@@ -159,11 +161,9 @@ def earlier_defaults(values: Mapping[str, object], added: Collection[str], new: 
     if first is None and _SINCE not in new:
         return Earlier()
     sign = f"which has {first}" if first is not None else f"to which +{_SINCE} adds a key"
-    found = {
-        key: default
-        for key, default in _FIRST_DEFAULTS.items()
-        if key not in values and not (default is True and values.get(f"{_ACTOR}.use_kl_loss") is True)
-    }
+    left = {*values, *(() if _has_critic(values) else (_PADDING_OF_CRITIC,))}
+    left |= {"algorithm.use_kl_in_reward"} if values.get(f"{_ACTOR}.use_kl_loss") is True else set()
+    found = {key: default for key, default in _FIRST_DEFAULTS.items() if key not in left}
     texts = {key: f"{key}={show(default)} (verl's default before 0.3)" for key, default in found.items()}
     texts = {"": f"{_EARLIER} ({sign})", **texts}
     return Earlier(
@@ -173,13 +173,16 @@ def earlier_defaults(values: Mapping[str, object], added: Collection[str], new: 
     )
 
 
+def _has_critic(values: Mapping[str, object]) -> bool:
+    return values.get("algorithm.adv_estimator", "gae") == "gae"
+
+
 def _open_checkpointing(values: Mapping[str, object], sign: str) -> Iterator[Fault]:
     """Ask for checkpointing where a job may be of verl 0.1, which has none by default.
 
     Source: `ppo_trainer.yaml` of 0.1, whose micro-batches are counted over all GPUs; 0.2 has those of one GPU too.
     """
-    has_critic = values.get("algorithm.adv_estimator", "gae") == "gae"
-    workers = {"actor_rollout_ref": _ACTOR} | ({"critic": "critic"} if has_critic else {})
+    workers = {"actor_rollout_ref": _ACTOR} | ({"critic": "critic"} if _has_critic(values) else {})
     for section, worker in workers.items():
         key, batch = f"{section}.model.enable_gradient_checkpointing", f"{worker}.ppo_micro_batch_size"
         if batch in values and f"{batch}_per_gpu" not in values and key not in values:
@@ -196,9 +199,6 @@ def doubt_of_refusal(notes: Sequence[Note], unknown: Collection[str]) -> str:
         return "whether verl refuses the job"
     is_earlier = any(note.text.startswith(_EARLIER) for note in notes)
     return f"whether {_EARLIER} refuses the job, as 0.8 does" if is_earlier else ""
-
-
-_PADDING = "actor_rollout_ref.model.use_remove_padding"
 
 
 def padding_notes(stated: Collection[str], new: Collection[str], *, is_megatron: bool) -> list[Note]:
@@ -327,7 +327,7 @@ def effect_notes(
     critic, actor = flat.get("critic.model.path"), flat.get(f"{_MODEL}.path")
     is_stated = critic not in (None, actor, defaults.get("critic.model.path"))
     is_other = is_stated and canonical_model(str(critic)) != canonical_model(str(actor))
-    if is_other and flat.get("algorithm.adv_estimator", "gae") == "gae":
+    if is_other and _has_critic(flat):
         notes.append(not_counted(f"the size of the critic {show(critic)} (that of the actor is taken)"))
     return tuple(notes)
 
