@@ -148,7 +148,7 @@ def test_a_key_that_is_new_says_the_age_of_verl(tmp_path, more, is_early):
         ("trainer.experiment_name", False),
     ],
 )
-def test_a_size_that_a_script_does_not_state_leaves_the_verdict_open(tmp_path, key, is_open):
+def test_a_size_that_is_not_stated_leaves_the_verdict_open(tmp_path, key, is_open):
     """Of kim-yoonju/SC: 14 sizes that Python reads from a file were verl's defaults, and the job fitted."""
     more = f"algorithm.adv_estimator=grpo {key}=$(python3 read.py)"
     found = facts_of(early(tmp_path, more))
@@ -180,7 +180,7 @@ def test_calls_of_groups_alone_are_calls_of_verl(tmp_path, capsys):
         (f"+{ACTOR}.fsdp_config.model_dtype=bf16 actor_rollout_ref.model.use_remove_padding=True", False),
     ],
 )
-def test_a_script_of_an_earlier_verl_is_asked_whether_rows_are_padded(tmp_path, more, is_open):
+def test_a_script_of_an_earlier_verl_may_pad_its_rows(tmp_path, more, is_open):
     """Its default is true from 0.7 on: 7B whose padded rows are scored in 84 GiB was answered 47, which fits."""
     found = facts_of(early(tmp_path, f"algorithm.adv_estimator=grpo {more}"))
     assert (found["fit"] == "not decided") is is_open
