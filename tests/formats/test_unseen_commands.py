@@ -73,6 +73,8 @@ def test_a_key_of_an_earlier_trainer_of_pairs_is_refused(tmp_path, capsys, key):
         ("python -m accelerate.commands.launch -m axolotl.cli.train $CONFIG", "$CONFIG"),
         ("llamafactory-cli train ${1}", "${1}"),
         ("swift sft $ARGS --max_length 512", "$ARGS"),
+        ("trl sft $ARGS --max_length 512", "$ARGS"),
+        ("deepspeed --module openrlhf.cli.train_sft $ARGS", "$ARGS"),
     ],
 )
 def test_a_command_whose_recipe_is_not_stated_is_refused(tmp_path, capsys, command, word):
@@ -82,8 +84,9 @@ def test_a_command_whose_recipe_is_not_stated_is_refused(tmp_path, capsys, comma
     assert "takes its model from, and train.sh does not state it" in said
 
 
-def test_further_arguments_that_are_not_stated_stay_named(tmp_path, capsys):
-    words = read(tmp_path, "train.sh", "swift sft --model Qwen/Qwen2.5-0.5B --max_length 512 $ARGS\n", "gpu=h100-80gb")
+@pytest.mark.parametrize("command", ["swift sft --model", "trl sft --model_name_or_path"])
+def test_further_arguments_that_are_not_stated_stay_named(tmp_path, capsys, command):
+    words = read(tmp_path, "train.sh", f"{command} Qwen/Qwen2.5-0.5B --max_length 512 $ARGS\n", "gpu=h100-80gb")
     assert main(list(words)) == 0
     assert "what train.sh passes on as $ARGS" in " ".join(capsys.readouterr().out.split())
 

@@ -250,7 +250,7 @@ def _without_recipe(name: str, found: Started, arguments: Arguments, values: Map
     """Refuse a command whose recipe is a word that the script does not state: it has the model, and all else."""
     if arguments.unread and _MODELS.isdisjoint(values) and _MODELS.isdisjoint(arguments.undecided):
         problem = f"is what {found.said} takes its model from, and {name} does not state it"
-        hint = "Give that file in its place (config=FILE)."
+        hint = "Give that file in its place (config=FILE), or the command after --."
         yield Fault(key="config", found=arguments.unread[0], problem=problem, hint=hint)
 
 
@@ -293,6 +293,7 @@ def _trl_arguments(
             notes.append(note)
     if found.launcher is TRL:
         kind, wrong = _recipe_of_trl(found.program)
+        faults += _without_recipe(name, found, arguments, values)
     else:
         kind, wrong = _recipe_of_script(name, found, part.values)
         what = f"{found.program} is not here: its arguments count as trl's, and what else it sets is not known"
