@@ -117,8 +117,9 @@ _READ = (
         "a run script or YAML of verl's `main_ppo`",
         "verl 0.8.0.dev and 0.9.1 (`verl=`, or by a key of one alone)",
         "Hydra's overrides with the variables and branches of the shell; FSDP with Ulysses, LoRA and experts, a "
-        "critic, a reward model and a rollout engine on the same GPUs; a script with `grad_offload` of FSDP has the "
-        "defaults of verl before 0.3",
+        "critic, a reward model and a rollout engine on the same GPUs; a script with `grad_offload` of FSDP or a "
+        "new key `+trainer.val_before_train` has the defaults of verl before 0.3; sizes that it takes from elsewhere "
+        "leave the verdict open",
         "VeOmni, Megatron-Lite and other engines, models with images, sizes that do not divide; Megatron has no "
         "verdict, because nothing judges its layers",
         "",

@@ -180,6 +180,10 @@ def _children(value: object) -> list[object]:
     return [each for each in value if isinstance(each, dict | list)] if isinstance(value, list) else []
 
 
+_Plain = tuple[str, bool]
+"""A text, and whether it has no quotes."""
+
+
 @dataclass(kw_only=True)
 class _Container:
     """A list or mapping of a YAML text that has not ended yet."""
@@ -187,8 +191,10 @@ class _Container:
     anchor: str | None
     nodes_before: int
     is_mapping: bool
-    keys: set[tuple[str, bool]] = field(default_factory=set)
-    """Keys so far: text, and whether it has no quotes."""
+    values: dict[_Plain, _Plain | None] = field(default_factory=dict)
+    """Values so far, by key; None for a list, a mapping or an alias."""
+    key: _Plain | None = None
+    """The key whose value comes next; None if it is no plain text."""
     awaits_key: bool = True
 
 
@@ -230,11 +236,15 @@ class _Size:
             raise ForeignTextError(_TOO_DEEP)
 
     def _read_key(self, mapping: _Container, event: yaml.NodeEvent) -> None:
-        if mapping.awaits_key and isinstance(event, yaml.ScalarEvent) and event.value != _MERGE:
-            key = (event.value, bool(event.implicit[0]))
-            if key in mapping.keys and event.start_mark is not None:
-                raise ForeignTextError(f"has the key '{event.value}' twice, again in line {event.start_mark.line + 1}")
-            mapping.keys.add(key)
+        """Read a key, or its value; a key may come again with the value that it has."""
+        plain = (event.value, bool(event.implicit[0])) if isinstance(event, yaml.ScalarEvent) else None
+        if mapping.awaits_key:
+            mapping.key = plain if plain is not None and plain[0] != _MERGE else None
+        elif mapping.key is not None:
+            if mapping.key in mapping.values and (plain is None or mapping.values[mapping.key] != plain):
+                line = f", again in line {event.start_mark.line + 1}" if event.start_mark is not None else ""
+                raise ForeignTextError(f"has the key '{mapping.key[0]}' twice{line}")
+            mapping.values[mapping.key] = plain
         mapping.awaits_key = not mapping.awaits_key
 
     def _repeated(self, anchor: str | None) -> int:

@@ -13,8 +13,9 @@ from profiler.config.notes import Note, not_counted, note_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_GPU
-from profiler.config.verl.assertions import refusals
+from profiler.config.verl.assertions import ended_rows, refusals
 from profiler.config.verl.config import VerlReading, read_verl
+from profiler.config.verl.effects import doubt_of_refusal
 from profiler.config.verl.keys import VERSIONS
 from profiler.config.verl.sources import VerlSource
 from profiler.config.verl.workers import releases_of
@@ -138,9 +139,10 @@ def _notes(source: VerlSource, reading: VerlReading, architecture: Architecture)
 
 def _fit(reading: VerlReading, architecture: Architecture, card: Gpu, notes: Sequence[Note]) -> VerlFit:
     refused, not_counted = refusals(reading, architecture), [note.text for note in notes if not note.is_counted]
-    if refused and any(text.startswith(f"what {key}=") for key in reading.unknown for text in not_counted):
-        # A fork with keys of its own may have other rules.
-        not_counted.insert(0, f"what this fork of verl makes of a job that verl refuses ({refused[0]})")
+    not_counted.extend(ended_rows(reading))
+    doubt = doubt_of_refusal(notes, reading.unknown)
+    if refused and doubt:
+        not_counted.insert(0, f"{doubt} ({refused[0]})")
         refused = ()
     return with_reasons(
         verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding),

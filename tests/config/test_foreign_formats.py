@@ -29,6 +29,10 @@ FILES = [
     ("Unsloth", "f.yaml", "model_name_or_path: a/b\nembedding_learning_rate: 5e-6\nnum_generations: 8\nbf16: true"),
     ("trl's AsyncGRPOTrainer", "f.yaml", "model_name_or_path: a/b\nnum_generations: 8\nmax_staleness: 4"),
     ("EasyR1", "f.yaml", "worker: {actor: {model: {model_path: a/b}}, rollout: {n: 5}}\ntrainer: {n_gpus_per_node: 8}"),
+    ("SkyRL", "f.yaml", "trainer: {policy: {model: {path: a/b}}}\ngenerator: {backend: vllm}"),
+    ("SkyRL", "f.yaml", "generator: {n_samples_per_prompt: 5, backend: vllm}\nenvironment: {env_class: x}"),
+    ("AReaL", "f.yaml", "allocation_mode: sglang.d4+fsdp.d4\ngconfig: {n_samples: 4}\nactor: {path: a/b}"),
+    ("ROLL", "f.yaml", "rollout_batch_size: 8\nactor_train: {model_args: {}}\nactor_infer: {strategy_args: {}}"),
     ("verl's SFT trainer", "f.yaml", "model: {partial_pretrain: a/b}\ndata: {train_batch_size: 64}\noptim: {lr: 1e-5}"),
 ]
 
@@ -49,6 +53,12 @@ COMMANDS = [
     ("torchtune (tune run)", "tune run lora_finetune_single_device --config a.yaml"),
     ("Unsloth (unsloth-cli.py)", "python unsloth-cli.py --model_name a/b"),
     ("EasyR1 (verl.trainer.main)", "python3 -m verl.trainer.main config=a.yaml worker.actor.model.model_path=a/b"),
+    ("slime (--hf-checkpoint)", "python3 train.py --hf-checkpoint a/b --rollout-batch-size 8"),
+    ("slime (slime/train_async.py)", "python3 /root/slime/train_async.py --rollout-batch-size 8"),
+    ("SkyRL (skyrl_train.entrypoints.main_base)", "uv run -m skyrl_train.entrypoints.main_base generator.backend=vllm"),
+    ("SkyRL (trainer.policy.model.path=)", "uv run main.py trainer.policy.model.path=a/b"),
+    ("AReaL (areal.launcher.local)", "python3 -m areal.launcher.local train.py --config a.yaml"),
+    ("ROLL (start_rlvr_pipeline.py)", "python examples/start_rlvr_pipeline.py --config_name rlvr"),
     ("trl bco: has no recipe here", "trl bco --model_name_or_path a/b --dataset_name c"),
     ("trl has no such command", "trl train --model_name_or_path a/b"),
     ("config=r.yaml: is the recipe of trl sft", "trl sft --config r.yaml --num_processes 2"),

@@ -42,6 +42,11 @@ def test_an_alias_counts_as_what_it_repeats():
         parse_yaml(half + "b: *a\nc: *a")
 
 
+def test_a_key_may_come_again_with_its_value():
+    """Of wauwau0977/FineTuningTrial: axolotl reads such a file, as PyYAML does."""
+    assert parse_yaml("a: true\nb: {c: 1, c: 1}\na: true") == {"a": True, "b": {"c": 1}}
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -51,6 +56,9 @@ def test_an_alias_counts_as_what_it_repeats():
         ("&a [*a]", r"contains itself, by its alias \*a"),
         ("a: &b {c: *b}", r"contains itself, by its alias \*b"),
         ("a: 1\na: 2", "the key 'a' twice, again in line 2"),
+        ("a: 1\na: '1'", "the key 'a' twice, again in line 2"),
+        ("a: 1\na:", "the key 'a' twice, again in line 2"),
+        ("a: [1]\na: [1]", "the key 'a' twice, again in line 2"),
         ("a\n---\nb", "several YAML documents"),
         ("2020-13-45", "month must be in 1..12"),
         ("1" + ":1" * 1000, "more than 1000 digits"),

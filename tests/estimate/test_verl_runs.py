@@ -111,8 +111,11 @@ def test_a_run_script_is_the_same_as_its_overrides(script):
         f"{ACTOR}.ppo_micro_batch_size_per_gpu=8",
         f"{ACTOR}.use_kl_loss=true",
     ]
-    assert _job(script, "grpo.sh") == json.loads(answer([*words, "format=json"]))
-    assert _job(script, "grpo.sh") == json.loads(answer(["config=verl", *words, "format=json"]))
+    padding = "actor_rollout_ref.model.use_remove_padding=true"
+    found = _job(script, "grpo.sh", padding)
+    assert found == json.loads(answer([*words, padding, "format=json"]))
+    assert found == json.loads(answer(["config=verl", *words, padding, "format=json"]))
+    assert f"{padding} (verl's default from 0.7 on, false before)" in " ".join(_job(script, "grpo.sh")["notes"])
 
 
 def test_overrides_win_over_the_script(script):

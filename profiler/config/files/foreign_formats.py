@@ -16,7 +16,6 @@ from profiler.config.files.formats.openrlhf import COMMAND, MODULES
 from profiler.config.files.vocabulary import BY_KEYS, Vocabulary, part_by
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
-from profiler.domain.trials.recipe import Recipe
 
 _MOST_DEPTH = 6
 """Deepest level at which a key is looked for."""
@@ -176,6 +175,29 @@ FORMATS = (
         hint="python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md).",
     ),
     Format(
+        name="slime",
+        # slime/utils/arguments.py: Megatron-LM's arguments, and its own of SGLang.
+        commands=_called(r"--(?:hf-checkpoint|rollout-num-gpus|num-rollout)\b", r"\bslime/train(?:_async)?\.py"),
+        modules=_words("slime"),
+    ),
+    Format(
+        name="SkyRL",
+        keys=(Keys(any_of=_words("trainer.policy generator.n_samples_per_prompt generator.num_inference_engines")),),
+        commands=_called(r"\bskyrl(?:_train|_tx)?\.\w[\w.]*", r"\btrainer\.policy\.model\.path="),
+        modules=_words("skyrl skyrl_train"),
+    ),
+    Format(
+        name="AReaL",
+        keys=(Keys(required=_words("allocation_mode gconfig")),),
+        commands=_called(r"\bareal\.(?:launcher|infra)[\w.]*"),
+        modules=_words("areal"),
+    ),
+    Format(
+        name="ROLL",
+        keys=(Keys(required=_words("actor_train actor_infer")),),
+        commands=_called(r"\bstart_(?:rlvr|agentic|sft|dpo)\w*_pipeline\.py"),
+    ),
+    Format(
         name="NeMo-RL",
         # examples/configs/*.yaml of NeMo-RL 0.4.
         keys=(
@@ -322,40 +344,12 @@ def _foreign_call(key: str, found: str, commands: str) -> Fault | None:
     return None
 
 
-_OTHER_CONFIGS = _words(
-    """
-    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
-    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
-    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
-    """
-)
-"""Arguments of trl's trainers that have no recipe here."""
-
-_OTHERS_DO = dict.fromkeys(
-    ("AsyncGRPOConfig", "AsyncGRPOTrainer"),
-    ", because it packs completions into rows of token_budget tokens, with other kernels",
-)
-"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
-
 _OTHER_LOADERS = ("FastModel", "FastVisionModel")
 """Unsloth's loaders of all models but text, which run code of transformers that it compiles."""
 
 
 _PATCHES_TRL = "unsloth"
 """The module that changes trl's trainers where it is imported."""
-
-
-def other_configs(called: Collection[str]) -> list[str]:
-    """Return what is wrong with the calls of a script that configure trainers of trl without a recipe.
-
-    Args:
-        called: The names of what it calls and does not declare itself or take from other modules.
-    """
-    return [
-        f"calls {each}, whose trainer has no recipe here{_OTHERS_DO.get(each, '')}; the recipes are {', '.join(Recipe)}"
-        for each in called
-        if each in _OTHER_CONFIGS
-    ]
 
 
 def other_program(

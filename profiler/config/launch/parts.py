@@ -37,6 +37,9 @@ _SHARDS = frozenset({"use_deepspeed", "use_fsdp"})
 
 _SHARED = ("fsdp", "deepspeed")
 
+_MODELS = frozenset({"model", "base_model", "model_name_or_path", "model_id_or_path"})
+"""Keys by which programs with names of their own name the model."""
+
 _PRECISIONS = frozenset({"bf16", "fp16"})
 """Keys of transformers that say what accelerate's `mixed_precision` says, whose variable the trainer leaves as it is.
 
@@ -240,7 +243,15 @@ def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: Fi
     part = part_by(vocabulary, name, {**with_files(values, read), **rows}, others)
     texts = [f"rows for an evaluation ({key}={text})" for key, text in rows.items() if key in vocabulary.by_rule]
     notes = (*(Note(key="", text=text) for text in texts), *part.notes)
-    return replace(part, notes=notes, faults=(*faults, *part.faults))
+    return replace(part, notes=notes, faults=(*faults, *_without_recipe(name, found, arguments, values), *part.faults))
+
+
+def _without_recipe(name: str, found: Started, arguments: Arguments, values: Mapping[str, object]) -> Iterator[Fault]:
+    """Refuse a command whose recipe is a word that the script does not state: it has the model, and all else."""
+    if arguments.unread and _MODELS.isdisjoint(values) and _MODELS.isdisjoint(arguments.undecided):
+        problem = f"is what {found.said} takes its model from, and {name} does not state it"
+        hint = "Give that file in its place (config=FILE), or the command after --."
+        yield Fault(key="config", found=arguments.unread[0], problem=problem, hint=hint)
 
 
 def _recipe_file(
@@ -282,6 +293,7 @@ def _trl_arguments(
             notes.append(note)
     if found.launcher is TRL:
         kind, wrong = _recipe_of_trl(found.program)
+        faults += _without_recipe(name, found, arguments, values)
     else:
         kind, wrong = _recipe_of_script(name, found, part.values)
         what = f"{found.program} is not here: its arguments count as trl's, and what else it sets is not known"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_sizes, uncut_note
-from profiler.config.files.foreign_formats import other_configs, other_program
+from profiler.config.files.foreign_formats import other_program
 from profiler.config.files.own_sections import NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
 from profiler.config.notes import Note
@@ -61,6 +61,7 @@ from profiler.config.trl.argument_keys import (
     OF_EARLY_TRAINERS,
     is_trl_key,
 )
+from profiler.config.trl.argument_values import other_configs
 from profiler.config.trl.parts import JobFile
 from profiler.config.trl_releases.facts import UNSTATED_DTYPE
 from profiler.domain.errors import Fault

@@ -48,7 +48,9 @@ class Override:
     because: str = ""
     """The condition of those branches."""
     is_added: bool = False
-    """Whether ``+`` adds the key to a configuration that lacks it."""
+    """Whether ``+`` or ``++`` adds the key to a configuration that may lack it."""
+    is_new: bool = False
+    """Whether ``+`` adds it, which Hydra refuses where the configuration has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ def read_run_script(text: str) -> RunScript:
         if separate is not None:
             raise ForeignTextError(f"calls {separate}, which trains and generates on different GPUs and is not read")
         start = next((n for n, each in enumerate(texts) if _CALLED.search(each)), None)
-        if start is not None and any(_OVERRIDE.fullmatch(each) for each in texts[start:]):
+        if start is not None and any(_OVERRIDE.fullmatch(each) or _CHOICE.fullmatch(each) for each in texts[start:]):
             calls.append((texts[start], call.items[start + 1 :]))
     if not calls:
         trainer = (
@@ -138,6 +140,7 @@ def _override(text: str, item: Item) -> Override:
         alternatives=texts,
         because=value.because,
         is_added=value.text.startswith("+"),
+        is_new=re.match(r"\+(?!\+)", value.text) is not None,
     )
 
 

@@ -6,7 +6,7 @@ What a key of the trial states is checked there; here are the keys that no key o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from profiler.config.notes import Note
@@ -71,6 +71,20 @@ _LACKS: Mapping[Recipe, frozenset[str]] = {
 """Keys of several trainers that the configuration of another one does not have."""
 
 
+_OF_PAIRS = frozenset({"max_completion_length"})
+"""Keys of generation that the configurations of DPO, KTO, CPO and ORPO had as well, as the rest of `max_length`.
+
+Source: `trl/trainer/dpo_config.py` and `kto_config.py` of trl 0.14 to 0.28.
+"""
+
+_LOSSES_OF_DPO = frozenset(
+    """
+    sigmoid hinge ipo exo_pair nca_pair robust bco_pair sppo_hard aot aot_pair aot_unpaired discopop apo_zero apo_down
+    sigmoid_norm
+    """.split()  # noqa: SIM905
+)
+"""Values of `loss_type` that `DPOConfig` alone has."""
+
 _SAY_TRAINER = frozenset({"trainer", "trainer_type", "trainer_name", "method", "training_method", "algorithm"})
 """Keys of users' own by which a file says its trainer."""
 
@@ -102,8 +116,37 @@ OTHERS = (
             """.split()  # noqa: SIM905
         ),
     ),
+    _Other("CPOTrainer", frozenset({"cpo_alpha", "simpo_gamma"})),
 )
 """Keys that of trl's arguments only one other trainer has, with names of earlier versions."""
+
+
+_OF_OLD_DPO = next(other.keys for other in OTHERS if other.trainer.startswith("DPO"))
+
+_BESIDE_PAIRS = frozenset(
+    ["max_length", "label_pad_token_id", "truncation_mode", "is_encoder_decoder", "generate_during_eval"]
+)
+"""Further keys of trainers of pairs, which `GRPOConfig` does not have."""
+
+_WITHOUT_EFFECT = (None, False, "null", "false")
+"""Values with which a key of an earlier `DPOConfig` changes nothing."""
+
+
+def _generates(values: Mapping[str, object]) -> bool:
+    """Return whether keys say that a trainer generates: those of pairs count unless another key says pairs.
+
+    By hand: ``max_completion_length`` next to ``max_length``, which `GRPOConfig` does not have, is of pairs.
+    """
+    found = GENERATION_KEYS & values.keys()
+    return bool(found - _OF_PAIRS) or (bool(found) and not _has_pairs(values))
+
+
+def _has_pairs(values: Mapping[str, object]) -> bool:
+    """Return whether a key, or a loss, is of a trainer of pairs and of none that generates."""
+    loss = values.get("loss_type")
+    losses = set(loss) if isinstance(loss, list) else {loss}
+    keys = (DPO_KEYS | KTO_KEYS | _OF_A_REFERENCE | _BESIDE_PAIRS).union(*(other.keys for other in OTHERS))
+    return not keys.isdisjoint(values) or not _LOSSES_OF_DPO.isdisjoint(map(str, losses))
 
 
 def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
@@ -111,13 +154,15 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
 
     A file without a key of any trainer is taken for GRPO.
     """
-    generates = any(key in GENERATION_KEYS for key in values)
+    generates = _generates(values)
     for key in () if generates else sorted(_SAY_TRAINER & values.keys()):
         named = re.sub(r"[_ -]?trainer$", "", show(values[key]).lower().replace("-", "_"))
         if named in OTHER_TRAINERS:
             return Recipe.GRPO, [Fault(key=key, found=show(values[key]), problem=_OF_ANOTHER)]
     for other in OTHERS:
-        found = sorted(key for key in values if key in other.keys)
+        found = sorted(
+            key for key in values if key in other.keys and not (key in _OF_OLD_DPO and values[key] in _WITHOUT_EFFECT)
+        )
         if found and not generates:
             return Recipe.GRPO, [_no_recipe(found[0], other.trainer)]
     if any(key in RLOO_KEYS for key in values):
@@ -127,7 +172,7 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
     for recipe, keys in NAMED_BY.items():
         if any(key in keys for key in values):
             return recipe, []
-    if any(key in _OF_A_REFERENCE for key in values):
+    if any(key in _OF_A_REFERENCE | _OF_OLD_DPO for key in values) or (GENERATION_KEYS & values.keys()):
         return Recipe.DPO, []
     if "max_length" in values:
         return Recipe.DPO if "beta" in values else Recipe.SFT, []
@@ -145,7 +190,7 @@ def recipe_by_name(stem: str, folder: str, values: Mapping[str, object]) -> tupl
         folder: The name of the folder that it is in.
         values: Its keys.
     """
-    if any(key in keys for keys in (GENERATION_KEYS, RLOO_KEYS, *NAMED_BY.values()) for key in values):
+    if _generates(values) or any(key in keys for keys in (RLOO_KEYS, *NAMED_BY.values()) for key in values):
         return None, ()
     words = set(re.split(r"[^a-z]+", stem.lower()))
     trainers = (*Recipe, *OTHER_TRAINERS)
@@ -160,7 +205,10 @@ def recipe_by_name(stem: str, folder: str, values: Mapping[str, object]) -> tupl
         return None, (Fault(key="recipe", found=stem, problem=problem, hint=hint),)
     named = Recipe(found[0]) if len(found) == 1 else None
     # What a name says counts only of a trainer that has the keys.
-    return (named if named is None or _LACKS.get(named, frozenset()).isdisjoint(values) else None), ()
+    lacks = _LACKS.get(named, frozenset()) if named is not None else frozenset()
+    if named is not None and named.facts.has_rollout and not _OF_PAIRS.isdisjoint(values):
+        lacks -= {"max_length"}
+    return (named if lacks.isdisjoint(values) else None), ()
 
 
 def trainer_is_known(values: Mapping[str, object]) -> bool:
@@ -194,6 +242,35 @@ def _no_recipe(key: str, trainer: str) -> Fault:
         found=key,
         problem=f"is a key of trl's {trainer}, which has no recipe here; the recipes are {', '.join(Recipe)}",
     )
+
+
+_OTHER_CONFIGS = frozenset(
+    """
+    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
+    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
+    """.split()  # noqa: SIM905
+)
+"""Arguments of trl's trainers that have no recipe here."""
+
+_OTHERS_DO = dict.fromkeys(
+    ("AsyncGRPOConfig", "AsyncGRPOTrainer"),
+    ", because it packs completions into rows of token_budget tokens, with other kernels",
+)
+"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
+
+
+def other_configs(called: Collection[str]) -> list[str]:
+    """Return what is wrong with the calls of a script that configure trainers of trl without a recipe.
+
+    Args:
+        called: The names of what it calls and does not declare itself or take from other modules.
+    """
+    return [
+        f"calls {each}, whose trainer has no recipe here{_OTHERS_DO.get(each, '')}; the recipes are {', '.join(Recipe)}"
+        for each in called
+        if each in _OTHER_CONFIGS
+    ]
 
 
 _FLAGS = ("use_peft", "load_in_4bit", "packing", "eval_on_start", "use_bnb_nested_quant")

@@ -99,6 +99,18 @@ def refusals(reading: VerlReading, architecture: Architecture) -> tuple[str, ...
     return tuple(dict.fromkeys(sentence for check in _CHECKS for sentence in check(subject)))
 
 
+def ended_rows(reading: VerlReading) -> tuple[str, ...]:
+    """Return what is not counted of rows that the rollout engine ends within the longest prompt: it takes shorter ones.
+
+    Source: `generate` in `vllm_async_server.py` of verl 0.9.1, which refuses a prompt, and no job.
+    """
+    key, longest = f"{_ROLLOUT}.max_model_len", reading.job.max_prompt_length
+    length = reading.values.value(key)
+    if not isinstance(length, int) or isinstance(length, bool) or longest < length:
+        return ()
+    return (f"rows that end at {key}={length}, within data.max_prompt_length={longest}",)
+
+
 def _long_rows(subject: _Subject) -> Iterator[str]:
     """A row fits into the budget of a dynamic batch."""
     for worker, key, is_dynamic in _budgets(subject):
@@ -139,7 +151,8 @@ def _context(subject: _Subject) -> Iterator[str]:
     cause = f"{_ROLLOUT}.max_model_len={length}" if length == limit else f"the model's context, {context:,} tokens"
     lifted = f"set +{_CONTEXT}={subject.row}, if its RoPE is scaled" if length != limit else "raise it"
     if subject.job.max_prompt_length >= limit:
-        yield f"data.max_prompt_length={subject.job.max_prompt_length} leaves nothing to generate within {cause}"
+        if length != limit:
+            yield f"data.max_prompt_length={subject.job.max_prompt_length} leaves nothing to generate within {cause}"
         return
     yield (
         f"no row has {subject.row:,} tokens, because verl ends rows at {cause} (up to 0.6, vLLM does not start); "

@@ -1,12 +1,14 @@
 """Keys of verl that change memory and have no formula: a value other than verl's default is named as not counted."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import FieldReader, show
-from profiler.config.verl.keys import BLOCK, DEFAULTS, RECOMPUTE, ROLLOUT_NAME
+from profiler.config.verl.keys import BLOCK, DEFAULTS, RECOMPUTE, ROLLOUT_NAME, VERLS_DEFAULT
+from profiler.domain.errors import Fault
 from profiler.domain.verl import VLLM, Release, Strategy, VerlJob
 
 _WITHOUT_FORMULA = re.compile(
@@ -112,6 +114,107 @@ _NAMES_MODEL = re.compile(
 
 _SWITCH = re.compile(r"\w+\.\w*(use|enable)\w*")
 """Keys that switch a section of a fork."""
+
+
+_FIRST_KEY = re.compile(r"(?:actor_rollout_ref\.(?:actor|ref)|critic\.model)\.fsdp_config\.grad_offload")
+"""A key of verl before 0.3 alone."""
+
+_SINCE = "trainer.val_before_train"
+"""A key that verl has since 0.3: `+` adds it to the configuration of an earlier one."""
+
+_EARLIER = "a verl before 0.3"
+
+_PADDING, _PADDING_OF_CRITIC = (f"{part}.model.use_remove_padding" for part in ("actor_rollout_ref", "critic"))
+
+_FIRST_DEFAULTS: Mapping[str, object] = {
+    "actor_rollout_ref.actor.entropy_coeff": 0.001,
+    "algorithm.use_kl_in_reward": True,
+    _PADDING: False,
+    _PADDING_OF_CRITIC: False,
+}
+"""What the first releases of verl have by default, where later ones have 0, false and true.
+
+The second without a loss of KL. Source: pull requests 284, which removes `grad_offload` of FSDP, and 1770 of verl;
+`ray_trainer.py` of 0.2, which applies `apply_kl_penalty` unless `use_kl_loss` is true, and whose reference is always
+there; `ppo_trainer.yaml` of 0.1 and 0.2.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What a job of an earlier release of verl has by default."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def earlier_defaults(values: Mapping[str, object], added: Collection[str], new: Collection[str]) -> Earlier:
+    """Return the defaults of the first releases of verl, where a key shows that a job is of one of them.
+
+    Args:
+        values: The keys that are stated.
+        added: Those that are added by ``+`` or ``++``.
+        new: Those that are added by ``+``, so that the configuration lacks them.
+    """
+    first = next((key for key in values if _FIRST_KEY.fullmatch(key) and key not in added), None)
+    if first is None and _SINCE not in new:
+        return Earlier()
+    sign = f"which has {first}" if first is not None else f"to which +{_SINCE} adds a key"
+    left = {*values, *(() if _has_critic(values) else (_PADDING_OF_CRITIC,))}
+    left |= {"algorithm.use_kl_in_reward"} if values.get(f"{_ACTOR}.use_kl_loss") is True else set()
+    found = {key: default for key, default in _FIRST_DEFAULTS.items() if key not in left}
+    texts = {key: f"{key}={show(default)} (verl's default before 0.3)" for key, default in found.items()}
+    texts = {"": f"{_EARLIER} ({sign})", **texts}
+    return Earlier(
+        values=found,
+        notes=tuple(Note(key=key, text=text) for key, text in texts.items()),
+        faults=tuple(_open_checkpointing(values, sign)),
+    )
+
+
+def _has_critic(values: Mapping[str, object]) -> bool:
+    return values.get("algorithm.adv_estimator", "gae") == "gae"
+
+
+def _open_checkpointing(values: Mapping[str, object], sign: str) -> Iterator[Fault]:
+    """Ask for checkpointing where a job may be of verl 0.1, which has none by default.
+
+    Source: `ppo_trainer.yaml` of 0.1, whose micro-batches are counted over all GPUs; 0.2 has those of one GPU too.
+    """
+    workers = {"actor_rollout_ref": _ACTOR} | ({"critic": "critic"} if _has_critic(values) else {})
+    for section, worker in workers.items():
+        key, batch = f"{section}.model.enable_gradient_checkpointing", f"{worker}.ppo_micro_batch_size"
+        if batch in values and f"{batch}_per_gpu" not in values and key not in values:
+            problem = f"is false in verl 0.1 and true from 0.2 on, and the job is of one before 0.3, {sign}"
+            yield Fault(key=key, found="null", problem=problem, hint=f"Give {key}= as well.")
+
+
+def doubt_of_refusal(notes: Sequence[Note], unknown: Collection[str]) -> str:
+    """Return why another verl, or other values, may be of a job that verl refuses; empty if there is no doubt."""
+    texts = [note.text for note in notes if not note.is_counted]
+    if any(text.startswith(f"what {key}=") for key in unknown for text in texts):
+        return "what this fork of verl makes of a job that verl refuses"
+    if any(text.startswith(VERLS_DEFAULT) for text in texts):
+        return "whether verl refuses the job"
+    is_earlier = any(note.text.startswith(_EARLIER) for note in notes)
+    return f"whether {_EARLIER} refuses the job, as 0.8 does" if is_earlier else ""
+
+
+def padding_notes(stated: Collection[str], new: Collection[str], *, is_megatron: bool) -> list[Note]:
+    """Return the note that a script of FSDP does not say whether rows are padded, whose default verl has changed.
+
+    It leaves the verdict open where a key that is added by ``+`` shows that the script's verl is an earlier one.
+
+    Source: `ppo_trainer.yaml` and `model/hf_model.yaml` of verl 0.1 to 0.9.
+    """
+    if is_megatron or not {_PADDING, f"{_ACTOR}.use_remove_padding"}.isdisjoint(stated):
+        return []
+    sign = next((key for key in sorted(new) if key in DEFAULTS[Release.V0_8][0]), None)
+    if sign is None:
+        return [Note(key=_PADDING, text=f"{_PADDING}=true (verl's default from 0.7 on, false before)")]
+    text = f"{VERLS_DEFAULT}{_PADDING} (true from 0.7 on, false before; +{sign} is of an earlier verl than 0.8)"
+    return [Note(key=_PADDING, text=text, is_counted=False)]
 
 
 def effect_text(key: str, value: object) -> str:
@@ -224,7 +327,7 @@ def effect_notes(
     critic, actor = flat.get("critic.model.path"), flat.get(f"{_MODEL}.path")
     is_stated = critic not in (None, actor, defaults.get("critic.model.path"))
     is_other = is_stated and canonical_model(str(critic)) != canonical_model(str(actor))
-    if is_other and flat.get("algorithm.adv_estimator", "gae") == "gae":
+    if is_other and _has_critic(flat):
         notes.append(not_counted(f"the size of the critic {show(critic)} (that of the actor is taken)"))
     return tuple(notes)
 

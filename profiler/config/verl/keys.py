@@ -282,7 +282,16 @@ def unresolved_notes(flat: Mapping[str, object], release: Release) -> Iterator[N
         value = _followed(flat.get(key), flat)
         if isinstance(value, str) and "${" in value and not _REFERENCE.fullmatch(value):
             spelled = shortened(value, _LONGEST_SHOWN)
-            yield Note(key="", text=f"verl's default of {key} ({spelled} is not read)")
+            yield unstated(key, f"{spelled} is not read")
+
+
+VERLS_DEFAULT = "verl's default of "
+"""How the note of such a value begins."""
+
+
+def unstated(name: str, why: str, *, key: str = "") -> Note:
+    """Return the note that verl's default stands for a value that a job passes on and that is not known here."""
+    return Note(key=key, text=f"{VERLS_DEFAULT}{name} ({why})", is_counted=name in LATER_MEMORY_KEYS)
 
 
 def _followed(value: object, flat: Mapping[str, object]) -> object:

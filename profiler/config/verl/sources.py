@@ -1,6 +1,5 @@
 """The keys of a job of verl from a run script, a file and overrides, in the form of a flat configuration."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,8 +8,8 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.options.value_grammar import ValueTextError, read_into, read_value
 from profiler.config.shell.run_script import Override, RunScript
-from profiler.config.verl.effects import changes_memory, effect_text
-from profiler.config.verl.keys import ENGINE, FREE_KEYS, FREE_PREFIXES, LATER_MEMORY_KEYS, MEMORY_KEYS
+from profiler.config.verl.effects import changes_memory, earlier_defaults, effect_text, padding_notes
+from profiler.config.verl.keys import ENGINE, FREE_KEYS, FREE_PREFIXES, LATER_MEMORY_KEYS, MEMORY_KEYS, unstated
 from profiler.domain.errors import Fault, shortened
 
 _PATH = "actor_rollout_ref.model.path"
@@ -25,21 +24,6 @@ _CONFIGURATIONS = {"": False, "ppo_trainer": False, "ppo_megatron_trainer": True
 """Verl's configurations, and whether they are Megatron's."""
 
 _DEFAULTS = "defaults"
-
-_FIRST_KEY = re.compile(r"(?:actor_rollout_ref\.(?:actor|ref)|critic\.model)\.fsdp_config\.grad_offload")
-"""A key of verl before 0.3 alone."""
-
-_KL_LOSS = "actor_rollout_ref.actor.use_kl_loss"
-
-_FIRST_DEFAULTS: Mapping[str, object] = {
-    "actor_rollout_ref.actor.entropy_coeff": 0.001,
-    "algorithm.use_kl_in_reward": True,
-}
-"""What the first releases of verl have by default, where later ones have 0 and false; the second, without a loss of KL.
-
-Source: pull requests 284, which removes `grad_offload` of FSDP, and 1770 of verl; `ray_trainer.py` of 0.2, which
-applies `apply_kl_penalty` unless `use_kl_loss` is true, and whose reference is always there.
-"""
 
 _OWN_SECTIONS = frozenset({"_self_", "hydra", "ppo_trainer", "ppo_megatron_trainer", "legacy_reward_impl"})
 
@@ -56,7 +40,9 @@ class VerlSource:
     names_engine: bool = False
     """Whether it states `ENGINE`."""
     added: frozenset[str] = frozenset()
-    """Keys that it adds by ``+`` to a configuration that lacks them."""
+    """Keys that it adds by ``+`` or ``++`` to a configuration that may lack them."""
+    new: frozenset[str] = frozenset()
+    """Those of them that it adds by ``+``, so that its verl lacks them."""
     notes: tuple[Note, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -69,7 +55,7 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
     for key, override in script.overrides.items():
         if override.is_known:
             values[key] = _value(override.text)
-        elif override.because and not _is_free(key):
+        elif override.because and _decides(key):
             faults.append(_ambiguous(key, override, name))
         elif key == _PATH:
             model = builtin_of_folder(override.text.rstrip("/"))
@@ -80,7 +66,7 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
                 values[key] = model
                 notes.append(Note(key=_PATH, text=f"model={model} (by its name in {name})"))
         elif key in (*MEMORY_KEYS, *LATER_MEMORY_KEYS):
-            notes.append(Note(key=key, text=f"verl's default of {key} ({name} does not state it)"))
+            notes.append(unstated(key, f"{name} does not state it", key=key))
         elif changes_memory(key):
             notes.append(not_counted(effect_text(key, shortened(override.text, _LONGEST_SHOWN))))
     groups = {key: _value(group.text) for key, group in script.groups.items() if group.is_known}
@@ -93,11 +79,15 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
         )
         faults.append(Fault(key=_CONFIG_NAME, found=shortened(script.config_name, _LONGEST_SHOWN), problem=problem))
     values.update({key: value for key, value in groups.items() if "@" not in key and key != ENGINE})
+    is_megatron = megatron or ("megatron" in script.config_name if own else _CONFIGURATIONS[script.config_name])
+    new = frozenset(key for key, override in script.overrides.items() if override.is_new)
+    notes += padding_notes(script.overrides, new, is_megatron=is_megatron)
     return VerlSource(
         values=values,
-        megatron=megatron or ("megatron" in script.config_name if own else _CONFIGURATIONS[script.config_name]),
+        megatron=is_megatron,
         names_engine=ENGINE in groups,
         added=frozenset(key for key, override in script.overrides.items() if override.is_added),
+        new=new,
         notes=tuple(notes),
         faults=(*faults, *engine_faults),
     )
@@ -140,6 +130,7 @@ def override_source(words: Sequence[str]) -> VerlSource:
         megatron=megatron,
         names_engine=bool(groups),
         added=frozenset(word.lstrip("+").partition("=")[0] for word in words if word.startswith("+")),
+        new=frozenset(word[1:].partition("=")[0] for word in words if word.startswith("+") and word[1:2] != "+"),
         faults=(*faults, *engine_faults),
     )
 
@@ -161,8 +152,11 @@ def _engine(groups: Mapping[str, object]) -> tuple[bool, list[Fault]]:
     return is_megatron, faults
 
 
-def _is_free(key: str) -> bool:
-    return key in FREE_KEYS or key.startswith(FREE_PREFIXES)
+def _decides(key: str) -> bool:
+    """Return whether a key may decide memory; a key of verl's trainer that verl does not have is of its logs."""
+    if key in FREE_KEYS or key.startswith(FREE_PREFIXES):
+        return False
+    return not key.startswith("trainer.") or key in MEMORY_KEYS or changes_memory(key)
 
 
 def _ambiguous(key: str, override: Override, name: str) -> Fault:
@@ -186,17 +180,17 @@ def joined(sources: Sequence[VerlSource]) -> VerlSource:
         faults += [fault for fault in source.faults if fault.key not in settled]
     if any(source.is_configuration for source in sources):
         faults = [fault for fault in faults if fault.key != _CONFIG_NAME]
-    added = frozenset[str]().union(*(source.added for source in sources))
-    first = next((key for key in values if _FIRST_KEY.fullmatch(key) and key not in added), None)
-    for key, default in _FIRST_DEFAULTS.items() if first is not None else ():
-        if key not in values and not (default is True and values.get(_KL_LOSS) is True):
-            values[key] = default
-            notes.append(Note(key=key, text=f"{key}={show(default)} (verl's default before 0.3, which has {first})"))
+    added, new = (frozenset[str]().union(*(getattr(each, field) for each in sources)) for field in ("added", "new"))
+    earlier = earlier_defaults(values, added, new)
+    values.update(earlier.values)
+    notes = [*(note for note in notes if note.key not in earlier.values), *earlier.notes]
+    faults += earlier.faults
     return VerlSource(
         values=values,
         megatron=any(source.megatron for source in sources),
         names_engine=any(source.names_engine for source in sources),
         added=added,
+        new=new,
         notes=tuple(notes),
         faults=tuple(faults),
     )

@@ -1,0 +1,206 @@
+"""Commands and recipes of public repositories that were answered wrongly when they were read for the first time."""
+
+import pytest
+from rebuilt import facts_of, read
+
+from profiler.domain.errors import EXIT_USAGE
+from profiler.estimate.main import main
+
+ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+CHECKPOINTING = "model.enable_gradient_checkpointing"
+
+PAIRS = """model_name_or_path: Qwen/Qwen2.5-0.5B
+beta: 0.1
+max_completion_length: 128
+per_device_train_batch_size: 2
+"""
+
+
+def refusal(folder, name, text, capsys, *words):
+    assert main(list(read(folder, name, text, *words))) == EXIT_USAGE
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "precompute_ref_log_probs: false",
+        "label_smoothing: 0.0",
+        "reference_free: false",
+        "label_pad_token_id: -100",
+        "max_length: 512",
+        "loss_type: sigmoid",
+        "loss_type: [sigmoid, ipo]",
+    ],
+)
+def test_completions_of_pairs_are_no_rollouts(tmp_path, capsys, key):
+    """Of anonymsubmission-arr/HiCUPID: 8B by DPO was answered as GRPO, 227 GiB in the rollout."""
+    said = refusal(tmp_path, "train.yaml", f"{PAIRS}{key}\n", capsys)
+    assert "is a key of trl 0.14 to 0.28, whose DPOTrainer is another one" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "recipe"),
+    [
+        ("train.yaml", "", "grpo"),
+        ("train.yaml", "loss_type: dr_grpo\n", "grpo"),
+        ("train.yaml", "max_length: 512\nnum_generations: 2\n", "grpo"),
+        ("train.yaml", "label_smoothing: 0.0\nuse_vllm: false\n", "grpo"),
+        ("grpo.yaml", "max_length: 512\n", "grpo"),
+        ("dpo.yaml", "max_length: 512\n", "dpo"),
+    ],
+)
+def test_completions_are_rollouts_where_no_key_says_pairs(tmp_path, name, more, recipe):
+    words = read(tmp_path, name, f"{PAIRS}{more}", "trl=1.16")
+    assert facts_of(words)["trial"]["recipe"] == recipe
+
+
+@pytest.mark.parametrize("key", ["cpo_alpha: 0.0", "simpo_gamma: 0.5"])
+def test_a_trainer_of_pairs_without_a_recipe_is_named(tmp_path, capsys, key):
+    assert "is a key of trl's CPOTrainer" in refusal(tmp_path, "train.yaml", f"{PAIRS}{key}\n", capsys)
+
+
+@pytest.mark.parametrize("key", ["reference_free: true", "rpo_alpha: 1.0"])
+def test_a_key_of_an_earlier_trainer_of_pairs_is_refused(tmp_path, capsys, key):
+    said = refusal(tmp_path, "train.yaml", f"{PAIRS}{key}\n", capsys, "trl=1.16")
+    assert "is a key of trl's DPOTrainer up to 0.28" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("axolotl train $CONFIG", "$CONFIG"),
+        ("python -m accelerate.commands.launch -m axolotl.cli.train $CONFIG", "$CONFIG"),
+        ("llamafactory-cli train ${1}", "${1}"),
+        ("swift sft $ARGS --max_length 512", "$ARGS"),
+        ("trl sft $ARGS --max_length 512", "$ARGS"),
+        ("deepspeed --module openrlhf.cli.train_sft $ARGS", "$ARGS"),
+    ],
+)
+def test_a_command_whose_recipe_is_not_stated_is_refused(tmp_path, capsys, command, word):
+    """Of heros-os/linux-kernel-ai-data: QLoRA was answered as full training of rows of 512 tokens, after `model=`."""
+    said = refusal(tmp_path, "train.sh", f"{command}\n", capsys, "model=qwen2.5-7b")
+    assert f"config={word}: is what " in said
+    assert "takes its model from, and train.sh does not state it" in said
+
+
+@pytest.mark.parametrize("command", ["swift sft --model", "trl sft --model_name_or_path"])
+def test_further_arguments_that_are_not_stated_stay_named(tmp_path, capsys, command):
+    words = read(tmp_path, "train.sh", f"{command} Qwen/Qwen2.5-0.5B --max_length 512 $ARGS\n", "gpu=h100-80gb")
+    assert main(list(words)) == 0
+    assert "what train.sh passes on as $ARGS" in " ".join(capsys.readouterr().out.split())
+
+
+# verl
+
+EARLY = f"""python3 -m verl.trainer.main_ppo data.max_prompt_length=256 data.max_response_length=256 \\
+    actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B {ACTOR}.ppo_micro_batch_size=2 \\
+    {ROLLOUT}.log_prob_micro_batch_size=2 actor_rollout_ref.ref.log_prob_micro_batch_size=2 \\
+    critic.ppo_micro_batch_size=2 trainer.n_gpus_per_node=2 MORE
+"""
+
+
+def early(folder, more, *words):
+    return read(folder, "run.sh", EARLY.replace("MORE", more), "gpu=h100-80gb", *words)
+
+
+@pytest.mark.parametrize(
+    ("more", "asked"),
+    [
+        ("+trainer.val_before_train=False", ["actor_rollout_ref", "critic"]),
+        (f"{ACTOR}.fsdp_config.grad_offload=False", ["actor_rollout_ref", "critic"]),
+        ("+trainer.val_before_train=False algorithm.adv_estimator=grpo", ["actor_rollout_ref"]),
+        (f"+trainer.val_before_train=False critic.{CHECKPOINTING}=True", ["actor_rollout_ref"]),
+        (f"+trainer.val_before_train=False {ACTOR}.ppo_micro_batch_size_per_gpu=1", ["critic"]),
+    ],
+)
+def test_a_job_of_the_first_verl_is_asked_for_checkpointing(tmp_path, capsys, more, asked):
+    """Its default was false in 0.1: 3B by PPO on two GPUs was answered 66 GiB, which fits, and needs 84."""
+    assert main(list(early(tmp_path, more))) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert [part for part in ("actor_rollout_ref", "critic") if f"{part}.{CHECKPOINTING}=null" in said] == asked
+
+
+@pytest.mark.parametrize(
+    ("more", "is_early"),
+    [
+        ("+trainer.val_before_train=False", True),
+        ("++trainer.val_before_train=False", False),
+        ("trainer.val_before_train=False", False),
+        ("", False),
+    ],
+)
+def test_a_key_that_is_new_says_the_age_of_verl(tmp_path, more, is_early):
+    """Of TianHongZXY/rl-reasoning: without a reference and an entropy, and packed, where verl 0.2 pads rows."""
+    stated = [f"{part}.{CHECKPOINTING}=true" for part in ("actor_rollout_ref", "critic")]
+    found = facts_of(early(tmp_path, f"{more} algorithm.adv_estimator=grpo", *stated))
+    keys = (f"{ACTOR}.entropy_coeff=0.001", "algorithm.use_kl_in_reward=true", "model.use_remove_padding=false")
+    notes = " ".join(found["notes"])
+    assert [f"{key} (verl's default before 0.3" in notes for key in keys] == [is_early] * 3
+    words = early(tmp_path, f"{more} algorithm.adv_estimator=grpo", *stated, "algorithm.use_kl_in_reward=false")
+    assert "use_kl_in_reward" not in " ".join(facts_of(words)["notes"])
+
+
+@pytest.mark.parametrize(
+    ("key", "is_open"),
+    [
+        ("data.max_response_length", True),
+        (f"{ROLLOUT}.n", True),
+        ("trainer.n_gpus_per_node", True),
+        (f"{ROLLOUT}.temperature", False),
+        ("trainer.experiment_name", False),
+    ],
+)
+def test_a_size_that_is_not_stated_leaves_the_verdict_open(tmp_path, key, is_open):
+    """Of kim-yoonju/SC: 14 sizes that Python reads from a file were verl's defaults, and the job fitted."""
+    more = f"algorithm.adv_estimator=grpo {key}=$(python3 read.py)"
+    found = facts_of(early(tmp_path, more))
+    assert (found["fit"] == "not decided") is is_open
+    assert not is_open or any(f"verl's default of {key} (run.sh" in note for note in found["notes"])
+    assert facts_of(early(tmp_path, more, f"{key}=2"))["fit"] == "fits"
+
+
+def test_a_name_that_a_branch_decides_is_not_asked_for(tmp_path):
+    """Of SophiaPx/survive-or-collapse: the identity of a run in a log, which continues an earlier one."""
+    call = EARLY.replace("MORE", "algorithm.adv_estimator=grpo trainer.run_id=$ID")
+    text = f"ID=7\nif [ $(hostname) = big ]; then ID=8; fi\n{call}"
+    words = read(tmp_path, "run.sh", text, "gpu=h100-80gb")
+    assert facts_of(words)["n_gpus"] == 2
+
+
+def test_calls_of_groups_alone_are_calls_of_verl(tmp_path, capsys):
+    text = "python -m verl.trainer.main_ppo exps=a\npython -m verl.trainer.main_ppo exps=a base_model=b\n"
+    assert "calls verl's trainer 2 times, and one is read" in refusal(tmp_path, "run.sh", text, capsys)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_open"),
+    [
+        ("", False),
+        (f"+{ACTOR}.fsdp_config.model_dtype=bf16", True),
+        (f"++{ACTOR}.fsdp_config.model_dtype=bf16", False),
+        ("+data.own=1", False),
+        (f"+{ACTOR}.fsdp_config.model_dtype=bf16 actor_rollout_ref.model.use_remove_padding=True", False),
+    ],
+)
+def test_a_script_of_an_earlier_verl_may_pad_its_rows(tmp_path, more, is_open):
+    """Its default is true from 0.7 on: 7B whose padded rows are scored in 84 GiB was answered 47, which fits."""
+    found = facts_of(early(tmp_path, f"algorithm.adv_estimator=grpo {more}"))
+    assert (found["fit"] == "not decided") is is_open
+    names = any("use_remove_padding" in note for note in found["notes"])
+    assert names is ("use_remove_padding" not in more)
+
+
+@pytest.mark.parametrize(("more", "fit"), [("+trainer.val_before_train=False", "not decided"), ("", "not possible")])
+def test_the_first_verl_takes_mini_batches_that_do_not_divide(tmp_path, more, fit):
+    """Of TianHongZXY/rl-reasoning: 275 rows in micro-batches of two ran there, and were said to be refused."""
+    rows = f"{ACTOR}.ppo_micro_batch_size_per_gpu=2 {ACTOR}.ppo_micro_batch_size=null {ACTOR}.ppo_mini_batch_size=6"
+    stated = f"{more} algorithm.adv_estimator=grpo data.train_batch_size=6 {rows} {ROLLOUT}.n=1"
+    assert facts_of(early(tmp_path, stated))["fit"] == fit
+
+
+@pytest.mark.parametrize(("length", "fit"), [(256, "not decided"), (200, "not decided"), (512, "fits")])
+def test_prompts_that_fill_the_rows_of_the_engine_are_no_refusal(tmp_path, length, fit):
+    """Of j1mk1m/Kernel-Coder and agarwalishika/AcquisitionSynthesis: verl refuses such a prompt, and no job."""
+    stated = f"algorithm.adv_estimator=grpo {ROLLOUT}.max_model_len={length}"
+    assert facts_of(early(tmp_path, stated))["fit"] == fit
