@@ -12,8 +12,8 @@ from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_sizes, uncut_note
 from profiler.config.files.foreign_formats import other_configs, other_program
-from profiler.config.files.own_sections import NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
+from profiler.config.foreign_text import NoLiteralError
 from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import TRAINING_ARGUMENTS, TRL_CLASSES, Declared, Given
