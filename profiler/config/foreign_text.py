@@ -352,3 +352,32 @@ def number_of(kind: str, value: object) -> int | float:
         return int(value) if kind == "int" else float(value)
     except ValueError as error:
         raise NoLiteralError from error
+
+
+class Element(ast.expr):
+    """One element of what an assignment to several names takes apart."""
+
+    def __init__(self, whole: ast.expr, element: int) -> None:
+        super().__init__()
+        self.whole, self.element = whole, element
+
+
+def bindings_of(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Return the names and attributes of `self` that `node` assigns, with their values."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from _targets(target, value)
+        case ast.AnnAssign(target=target, value=value) if value is not None:
+            yield from _targets(target, value)
+        case ast.NamedExpr(target=target, value=value):
+            yield from _targets(target, value)
+
+
+def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    match target:
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name):
+            yield name, value
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            for number, each in enumerate(elements):
+                yield from _targets(each, Element(value, number))

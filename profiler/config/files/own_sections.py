@@ -376,6 +376,8 @@ def contained(owner: object, key: object) -> bool:
             return show(key) in owner
         case list():
             return key in owner
+        case str() if isinstance(key, str):
+            return key in owner
     raise NoLiteralError
 
 

@@ -254,6 +254,31 @@ class Found:
         if known:
             self.values.setdefault(key, known)
 
+    def refuse_set(self, key: str, where: str) -> None:
+        """Leave out a value over which a script sets what is not in the file: neither it nor trl's default is right."""
+        known = self.values.pop(key, None)
+        if known is not None and key in KEY_OF:
+            hint = f"Give {KEY_OF[key]}= as well."
+            problem = f"is set to what is not in the file ({where})"
+            self.faults.append(Fault(key=KEY_OF[key], found=show(known), problem=problem, hint=hint))
+
+    def turn_off(self, notes: Iterator[Note]) -> None:
+        """State keys as false that notes say are so: ``key=false (why)``."""
+        for note in notes:
+            self.notes.append(note)
+            self.values[note.text.partition("=")[0]] = False
+
+    def read_type(self, call: ast.Call, cast: str, line: int, where: Where) -> bool:
+        """Read the type of loaded weights, which is that of a later cast; return whether it is the checkpoint's."""
+        stated = {keyword.arg for keyword in call.keywords}
+        if cast == PREPARES and self.is_float32(line, where):
+            self.values["dtype"] = "float32"
+        elif cast not in ("", PREPARES):
+            self.values["dtype"] = cast
+        else:
+            return self.values.get("dtype") != "auto" and not stated & {"torch_dtype", "dtype", None}
+        return False
+
     def state_recomputed(self, calls: Sequence[ast.Call], possible: Sequence[ast.Call], where: Where) -> None:
         """Read that a script makes its model compute layers again, where the arguments of the trainer do not say it.
 
