@@ -6,7 +6,7 @@ import pytest
 import yaml
 from rebuilt import facts_of, read
 
-from profiler.domain.errors import EXIT_USAGE
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.estimate.main import main
 
 
@@ -177,8 +177,8 @@ def test_a_reference_that_is_nothing_is_none(tmp_path, capsys):
 def test_arguments_without_a_trainer_leave_the_adapter_open(tmp_path, capsys):
     """Of gbangban/ai-ideology-study: arguments in a module of their own were answered as full fine-tuning."""
     text = "from trl import GRPOConfig\ndef made():\n    return GRPOConfig(per_device_train_batch_size=4)\n"
-    said_so = refusal(tmp_path, "args.py", text, capsys, "model=qwen2.5-0.5b")
-    assert "tuning=null: is that of the adapter of a trainer, which args.py does not make" in said_so
+    assert main(list(read(tmp_path, "args.py", text, "model=qwen2.5-0.5b"))) == EXIT_OK
+    assert "take them from elsewhere: tuning" in capsys.readouterr().err
     words = read(tmp_path, "args.py", text, "trl=1.16", "model=qwen2.5-0.5b", "tuning=full")
     assert facts_of(words)["trial"]["tuning"] == "full"
 

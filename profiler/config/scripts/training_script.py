@@ -138,7 +138,7 @@ class _Script:
         found.turn_off(plain_arguments(self._declared, trainers, {**found.values, **found.lines}, self._where))
         makes = self._is_of_unsloth or self._declared.reads_trl or self._called(LOADER, "LoraConfig", "get_peft_config")
         if configs and recipe is not None and not (trainers or makes):
-            found.refuse_adapter(f"of a trainer, which {self._name} does not make", ", or tuning=full")
+            found.notes.append(Note(key="tuning", text=f"tuning=full ({self._name} makes no trainer)", is_open=True))
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
