@@ -1,16 +1,18 @@
-"""Parse YAML, JSON, TOML and Python that others wrote, within limits: no text can exhaust the memory or hang.
+"""Parse YAML, JSON, TOML and Python that others wrote, and calculate with its values, within limits.
 
+No text can exhaust the memory or hang.
 All limits are declared here. `profiler.storage.files.foreign_files` reads files up to the size that belongs to their
 format.
 """
 
 import ast
 import json
+import operator
 import re
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -291,3 +293,101 @@ def _not_yaml(error: Exception) -> ForeignTextError:
 def _one_line(error: Exception) -> str:
     said = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())[:300].rstrip(".")
     return said or type(error).__name__
+
+
+MOST_DIGITS = 15
+"""Longest number that arithmetic may make."""
+
+
+class NoLiteralError(ValueError):
+    """An expression whose value is not in the file."""
+
+
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+
+def calculated(kind: type[ast.operator], left: object, right: object) -> int | str:
+    """Return what arithmetic of whole numbers, a sum of texts or a path returns.
+
+    The part of a path that is not in the file is its folder: ``here / "models" / "Qwen3-8B"`` is ./models/Qwen3-8B.
+
+    Raises:
+        NoLiteralError: It is none of these.
+    """
+    if kind is ast.Div and isinstance(right, str):
+        return f"{left}/{right}" if isinstance(left, str) else f"./{right}"
+    if kind is ast.Add and isinstance(left, str) and isinstance(right, str):
+        return left + right
+    if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
+        raise NoLiteralError
+    if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**MOST_DIGITS:
+        raise NoLiteralError
+    return int(_ARITHMETIC[kind](left, right))
+
+
+_Table = Mapping[type[ast.AST], Callable[..., Any]]
+_COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
+_ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
+
+
+def compared(kind: type[ast.cmpop], left: object, right: object) -> bool:
+    """Return what a comparison of two values returns.
+
+    Raises:
+        NoLiteralError: It is another one.
+    """
+    orders = _ORDERS if isinstance(left, int | float) and isinstance(right, int | float) else {}
+    if (compare := {**_COMPARISONS, **orders}.get(kind)) is None:
+        raise NoLiteralError
+    return bool(compare(left, right))
+
+
+def extreme_of(name: str, values: list[object]) -> object:
+    """Return what `min` or `max` returns for whole numbers."""
+    numbers = [each for each in values if isinstance(each, int)]
+    if len(numbers) < len(values):
+        raise NoLiteralError
+    return min(numbers) if name == "min" else max(numbers)
+
+
+def number_of(kind: str, value: object) -> int | float:
+    """Return what `int` or `float` returns.
+
+    Raises:
+        NoLiteralError: It fails, or the number is long.
+    """
+    if not isinstance(value, int | float | str) or len(str(value)) > MOST_DIGITS:
+        raise NoLiteralError
+    try:
+        return int(value) if kind == "int" else float(value)
+    except ValueError as error:
+        raise NoLiteralError from error
+
+
+class Element(ast.expr):
+    """One element of what an assignment to several names takes apart."""
+
+    def __init__(self, whole: ast.expr, element: int) -> None:
+        super().__init__()
+        self.whole, self.element = whole, element
+
+
+def bindings_of(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Return the names and attributes of `self` that `node` assigns, with their values."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from _targets(target, value)
+        case ast.AnnAssign(target=target, value=value) if value is not None:
+            yield from _targets(target, value)
+        case ast.NamedExpr(target=target, value=value):
+            yield from _targets(target, value)
+
+
+def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    match target:
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name):
+            yield name, value
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            for number, each in enumerate(elements):
+                yield from _targets(each, Element(value, number))

@@ -113,7 +113,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         return image_processor_patches(module, replaced)
 
     def images(module: ModuleType) -> list[Patch]:
-        from profiler.substitutes.data_sets.vision_datasets import vision_patches
+        from profiler.substitutes.data_sets.known_datasets import vision_patches
 
         return vision_patches(module, options, replaced)
 

@@ -516,7 +516,7 @@ FILES = (
         says="rlhf_type= … is a trainer of ms-swift 4.6 that is not read",
     ),
     bad(
-        "config=t.py",
+        *("config=t.py", "tuning=full"),
         files={"t.py": "from trl import GRPOConfig\ndef f(): return f()\nGRPOConfig(num_generations=f())"},
         says="model= … must be a built-in name",
     ),

@@ -140,7 +140,9 @@ def test_a_script_of_another_program_is_named_by_what_it_imports(tmp_path, capsy
 
 def test_a_script_of_trl_may_import_parts_of_others(tmp_path, capsys):
     path = tmp_path / "t.py"
-    path.write_text("from swift.utils import x\nfrom trl import GRPOConfig, GRPOTrainer\nGRPOConfig()\n")
+    path.write_text(
+        "from swift.utils import x\nfrom trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(args=GRPOConfig())\n"
+    )
     assert main([f"config={path}", MODEL]) == EXIT_OK, capsys.readouterr().err
 
 

@@ -371,11 +371,6 @@ def test_a_parser_gets_the_file_that_is_given_with_it(script, tmp_path):
         ),
         ("if 1 == 1:\n    args.per_device_train_batch_size = 4", 4, ""),
         ("other.per_device_train_batch_size = 4", 2, ""),
-        (
-            "args.per_device_train_batch_size = rows()",
-            8,
-            "per_device_train_batch_size=8 (line 2 of train.py has no literal)",
-        ),
     ],
 )
 def test_what_a_script_sets_later_wins(script, then, rows, said):
@@ -383,6 +378,8 @@ def test_what_a_script_sets_later_wins(script, then, rows, said):
     answered = _found(script(f"{made}\n{then}\nSFTTrainer('Qwen/Qwen2.5-0.5B', args=args)\n"))
     assert answered["trial"]["per_device_train_batch_size"] == rows
     assert said in answered["notes"][0]
+    with pytest.raises(UsageError, match=r"is set to what is not in the file \(line 2 of train.py\)"):
+        _found(script(f"{made}\nargs.per_device_train_batch_size = rows()\nSFTTrainer('a/b', args=args)\n"))
 
 
 @pytest.mark.parametrize(

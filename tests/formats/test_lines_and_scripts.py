@@ -298,7 +298,8 @@ def test_a_script_takes_values_from_the_file_given_with_it(folder, before, batch
     ],
 )
 def test_arguments_that_are_a_section_of_the_file_are_read(folder, before, adapter, rank):
-    with_own_file(folder, f"{before}\n    adapter = LoraConfig({adapter})", "job.training.batch_size")
+    made = f"adapter = LoraConfig({adapter})\n    model = get_peft_model(model, adapter)"
+    with_own_file(folder, f"{before}\n    {made}", "job.training.batch_size")
     (folder / "job.yaml").write_text(yaml.safe_dump({**OWN_FILE, "lora": {"r": 64, "target_modules": ["o_proj"]}}))
     trial = found("config=train.py", "config=job.yaml")["trial"]
     assert (trial["tuning"], trial["lora_rank"], trial["lora_target_modules"]) == ("lora", rank, ["o_proj"])

@@ -8,7 +8,7 @@ import pytest
 
 from profiler.seams.patching import patched
 from profiler.substitutes import Replaced, SubstituteOptions
-from profiler.substitutes.data_sets.vision_datasets import vision_patches
+from profiler.substitutes.data_sets.known_datasets import vision_patches
 from profiler.substitutes.unavailable_packages import metric_patches
 
 OPTIONS = SubstituteOptions(rows=20)

@@ -17,7 +17,7 @@ from profiler.config.notes import SIZES, Note
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_LORA_RANK
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
-from profiler.config.trl.argument_values import OTHERS
+from profiler.config.trl.argument_values import OTHERS, recipe_of
 from profiler.config.trl.config import EVALUATED_ROWS, PEFT_TARGETS, TRL_DEFAULTS
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
@@ -100,7 +100,8 @@ def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
     known = sum(_is_of_trl(str(key)) for key in values)
     fault = mostly_unknown(name, unknown, known=known, program="trl", is_certain=_OF_TRL in values)
     if fault is not None:
-        return own_part(name, values) or JobFile(name=name, faults=(fault,))
+        own = own_part(name, values)
+        return JobFile(name=name, faults=(fault,)) if own is None else _with_open_sizes(own)
     launched = launch_part(name, values)
     adapter = [] if values.get("peft_type") is None else adapter_part(name, {"peft_type": values["peft_type"]}).faults
     faults = (*renamed_keys(name, values), *launched.faults, *adapter)
@@ -108,6 +109,13 @@ def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
     notes = (*launched.notes, *environment_notes(name, values), *uncut)
     part = JobFile(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)
     return with_inner_deepspeed(part)
+
+
+def _with_open_sizes(part: JobFile) -> JobFile:
+    """Return a user's own file with the sizes as assumed that it does not state: its script may have other defaults."""
+    stated = {*(KEY_OF.get(key, key) for key in part.values), *(fault.key for fault in part.faults)}
+    why = f"{part.name} leaves it to its script"
+    return replace(part, notes=(*part.notes, *assumed_sizes(part.recipe or recipe_of(part.values)[0], stated, why)))
 
 
 _DEFAULTS: Mapping[str, object] = {

@@ -9,25 +9,19 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from profiler.config.files.vocabulary import BY_KEYS, SHOWN, Translation, Vocabulary, leaves_of, memory_key, translated
+from profiler.config.foreign_text import NoLiteralError
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, is_trl_key
-from profiler.config.trl.argument_values import OTHER_TRAINERS, trainer_is_known
+from profiler.config.trl.argument_values import OTHER_TRAINERS, said_trainers, says_full, trainer_is_known
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.keys import Group, MemoryOrder
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import key_named
 
-MOST_DIGITS = 15
-"""Longest number that arithmetic may make."""
-
 ANY_KEY = "**"
 """The key of a mapping that may have keys which are not in the file."""
-
-
-class NoLiteralError(ValueError):
-    """An expression whose value is not in the file."""
 
 
 class FileKeys(Mapping[str, object]):
@@ -231,10 +225,14 @@ def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
     if len(known) < len(open_paths):
         return JobFile(name=name, faults=(_below_half(name, known, open_paths),))
     recipe, faults = _recipe(name, values, found)
+    faults += [*_both_tunings(name, kept, found)]
     others = [Note(key="recipe", text=f"recipe={recipe} (by the names in {name})")] if recipe is not None else []
     content = _counted(found)
     left = [*found.unknown, *(str(key) for key in values if str(key) in _ASIDE)]
     others += [not_counted(f"what {key} of {name} changes") for key in values if str(key) in _OTHER_MODELS]
+    others += [
+        not_counted(f"Unsloth ({path} of {name})") for path, on in leaves_of(kept) if on is True and "unsloth" in path
+    ]
     others += [_left_to_script(name, path) for path, value in leaves_of(kept) if path in open_paths and value == _AUTO]
     read = shortened(", ".join(found.read), _MOST_NAMED)
     return JobFile(
@@ -305,6 +303,14 @@ def _counted(found: Translation) -> dict[str, object]:
     return content
 
 
+def _both_tunings(name: str, values: Mapping[str, object], found: Translation) -> Iterator[Fault]:
+    """Return a fault if a file that describes an adapter also has full fine-tuning, which its script chooses from."""
+    by = says_full(dict(leaves_of(values))) if _counted(found).get("use_peft") else ""
+    if by:
+        problem = f"is full by {by} and an adapter by other keys in {name}"
+        yield Fault(key="tuning", found="null", problem=problem, hint="Give tuning=full or tuning=lora as well.")
+
+
 def _left_to_script(name: str, path: str) -> Note:
     key = memory_key(path)
     return Note(key=key, text=f"trl's default of {key} ({name} has {path}: {_AUTO})")
@@ -313,6 +319,17 @@ def _left_to_script(name: str, path: str) -> Note:
 def _once(faults: tuple[Fault, ...]) -> Iterator[Fault]:
     """Return one fault per key."""
     yield from {fault.key: fault for fault in reversed(faults)}.values()
+
+
+def _of_training(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the keys by their paths, without those of other runs, of data and of rewards, and of deeper sections."""
+    return {
+        path: value
+        for path, value in leaves_of(values)
+        if path.count(".") < _FEWEST
+        and not re.match(r"data|eval|test|reward", path)
+        and path.partition(".")[0] not in _ASIDE
+    }
 
 
 def _below_half(name: str, known: list[str], unknown: list[str]) -> Fault:
@@ -328,8 +345,7 @@ def _below_half(name: str, known: list[str], unknown: list[str]) -> Fault:
 def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tuple[Recipe | None, list[Fault]]:
     """Return the trainer by the sections, and a fault if they are of several or of one without a recipe."""
     sections = {str(key).lower() for key, value in values.items() if isinstance(value, Mapping)}
-    methods = {show(value).lower() for path, value in leaves_of(values) if path in ("method", "algorithm", "trainer")}
-    names = methods | (sections - _OF_ANY_TRAINER)
+    names = {*said_trainers(_of_training(values)), *(sections - _OF_ANY_TRAINER)}
     named = [each for each in Recipe if each in names]
     others = [each for each in OTHER_TRAINERS if each in names]
     if len(named) > 1:
@@ -360,6 +376,8 @@ def contained(owner: object, key: object) -> bool:
             return show(key) in owner
         case list():
             return key in owner
+        case str() if isinstance(key, str):
+            return key in owner
     raise NoLiteralError
 
 
@@ -375,25 +393,3 @@ def item_of(owner: object, key: object) -> object:
         case list(), int() if -len(owner) <= key < len(owner):
             return owner[key]
     raise NoLiteralError
-
-
-def extreme_of(name: str, values: list[object]) -> object:
-    """Return what `min` or `max` returns for whole numbers."""
-    numbers = [each for each in values if isinstance(each, int)]
-    if len(numbers) < len(values):
-        raise NoLiteralError
-    return min(numbers) if name == "min" else max(numbers)
-
-
-def number_of(kind: str, value: object) -> int | float:
-    """Return what `int` or `float` returns.
-
-    Raises:
-        NoLiteralError: It fails, or the number is long.
-    """
-    if not isinstance(value, int | float | str) or len(str(value)) > MOST_DIGITS:
-        raise NoLiteralError
-    try:
-        return int(value) if kind == "int" else float(value)
-    except ValueError as error:
-        raise NoLiteralError from error

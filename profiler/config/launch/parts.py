@@ -176,7 +176,8 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
         return
     script = None
     if found.launcher is not TRL:
-        script = read(f"{found.program.replace('.', '/')}.py" if found.is_module else found.program)
+        path = f"{found.program.replace('.', '/')}.py" if found.is_module else found.program
+        script = read(path) or (read(f"{_SOURCES}/{path}") if found.is_module else None)
     recipe, faults = _recipe_file(found, arguments, read)
     if script is not None and isinstance(script.content, str):
         given = Given(
@@ -215,9 +216,13 @@ def module_text(read: FileReader, name: str) -> str | None:
     return found.content if found is not None and isinstance(found.content, str) else None
 
 
+_SOURCES = "src"
+"""The folder from which packages of a project are often installed."""
+
+
 def _module_of(found: Started, read: FileReader, name: str) -> str | None:
     """Return the text of a module of a program: Python looks in its folder, and packages are below those above it."""
-    folders = [] if found.is_module else PurePosixPath(found.program).parents[:-1]
+    folders = [PurePosixPath(_SOURCES)] if found.is_module else PurePosixPath(found.program).parents[:-1]
     texts = (module_text(read, each) for each in (*(str(folder / name) for folder in folders), name))
     return next((text for text in texts if text is not None), None)
 

@@ -7,7 +7,8 @@ import ast
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from profiler.config.files.own_sections import ANY_KEY, FileKeys, NoLiteralError
+from profiler.config.files.own_sections import ANY_KEY, FileKeys
+from profiler.config.foreign_text import NoLiteralError
 from profiler.config.scripts.names import OWN, RECIPES, TRAINERS, ModuleReader, called_name, has_name
 from profiler.config.scripts.variables import Guards, guarded
 

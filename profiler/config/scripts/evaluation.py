@@ -10,16 +10,8 @@ from functools import partial, reduce
 from typing import Any
 
 from profiler.config.files.arguments import OutsideValue, OutsideValues
-from profiler.config.files.own_sections import (
-    ANY_KEY,
-    FileKeys,
-    NoLiteralError,
-    contained,
-    extreme_of,
-    item_of,
-    number_of,
-)
-from profiler.config.foreign_text import MOST_DEPTH
+from profiler.config.files.own_sections import ANY_KEY, FileKeys, contained, item_of
+from profiler.config.foreign_text import MOST_DEPTH, NoLiteralError, calculated, compared, extreme_of, number_of
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import (
     NOTHING_SET,
@@ -40,9 +32,7 @@ from profiler.config.scripts.names import (
     LOADS,
     QUANTISES,
     Where,
-    calculated,
     called_name,
-    compared,
     line_text,
     owner_name,
     plain_name,

@@ -1,15 +1,13 @@
 """Names in the syntax tree of a Python script, those of the calls that configure a training, and what these say."""
 
 import ast
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from profiler.config.files.file_kinds import assumed_note, assumed_value
-from profiler.config.files.own_sections import MOST_DIGITS, NoLiteralError
-from profiler.config.foreign_text import entries, parse_python
+from profiler.config.foreign_text import NoLiteralError, entries, parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import CONTAINERS, KEY_OF, LOADED, OF_OLD_TRAINERS
@@ -129,45 +127,6 @@ def training_end(tree: ast.Module) -> int | None:
     ]
     makes = [each.lineno for each, names in called if any(name.endswith("Trainer") for name in names)]
     return max([*makes, *(each.lineno for each, names in called if "train" in names)]) if makes else None
-
-
-_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
-
-
-def calculated(kind: type[ast.operator], left: object, right: object) -> int | str:
-    """Return what arithmetic of whole numbers, a sum of texts or a path returns.
-
-    The part of a path that is not in the file is its folder: ``here / "models" / "Qwen3-8B"`` is ./models/Qwen3-8B.
-
-    Raises:
-        NoLiteralError: It is none of these.
-    """
-    if kind is ast.Div and isinstance(right, str):
-        return f"{left}/{right}" if isinstance(left, str) else f"./{right}"
-    if kind is ast.Add and isinstance(left, str) and isinstance(right, str):
-        return left + right
-    if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
-        raise NoLiteralError
-    if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**MOST_DIGITS:
-        raise NoLiteralError
-    return int(_ARITHMETIC[kind](left, right))
-
-
-_Table = Mapping[type[ast.AST], Callable[..., Any]]
-_COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
-_ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
-
-
-def compared(kind: type[ast.cmpop], left: object, right: object) -> bool:
-    """Return what a comparison of two values returns.
-
-    Raises:
-        NoLiteralError: It is another one.
-    """
-    orders = _ORDERS if isinstance(left, int | float) and isinstance(right, int | float) else {}
-    if (compare := {**_COMPARISONS, **orders}.get(kind)) is None:
-        raise NoLiteralError
-    return bool(compare(left, right))
 
 
 def runs_always(body: list[ast.stmt], wanted: ast.Return) -> bool:
@@ -294,6 +253,31 @@ class Found:
         known = {name: each for name, each in found.items() if not isinstance(each, ast.expr)}
         if known:
             self.values.setdefault(key, known)
+
+    def refuse_set(self, key: str, where: str) -> None:
+        """Leave out a value over which a script sets what is not in the file: neither it nor trl's default is right."""
+        known = self.values.pop(key, None)
+        if known is not None and key in KEY_OF:
+            hint = f"Give {KEY_OF[key]}= as well."
+            problem = f"is set to what is not in the file ({where})"
+            self.faults.append(Fault(key=KEY_OF[key], found=show(known), problem=problem, hint=hint))
+
+    def turn_off(self, notes: Iterator[Note]) -> None:
+        """State keys as false that notes say are so: ``key=false (why)``."""
+        for note in notes:
+            self.notes.append(note)
+            self.values[note.text.partition("=")[0]] = False
+
+    def read_type(self, call: ast.Call, cast: str, line: int, where: Where) -> bool:
+        """Read the type of loaded weights, which is that of a later cast; return whether it is the checkpoint's."""
+        stated = {keyword.arg for keyword in call.keywords}
+        if cast == PREPARES and self.is_float32(line, where):
+            self.values["dtype"] = "float32"
+        elif cast not in ("", PREPARES):
+            self.values["dtype"] = cast
+        else:
+            return self.values.get("dtype") != "auto" and not stated & {"torch_dtype", "dtype", None}
+        return False
 
     def state_recomputed(self, calls: Sequence[ast.Call], possible: Sequence[ast.Call], where: Where) -> None:
         """Read that a script makes its model compute layers again, where the arguments of the trainer do not say it.

@@ -6,10 +6,9 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from profiler.config.foreign_text import MOST_NODES, ForeignTextError, parse_python
+from profiler.config.foreign_text import MOST_NODES, Element, ForeignTextError, bindings_of, parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.scripts.names import APART, LOADER, RECIPES, TRAINERS, ModuleReader, Where, called_name, has_name
-from profiler.config.scripts.reached import Element, bindings_of
 from profiler.config.scripts.variables import without_aliases
 
 

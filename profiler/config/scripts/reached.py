@@ -2,12 +2,14 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from profiler.config.foreign_text import Element, bindings_of
 from profiler.config.scripts.declared import Declared
 from profiler.config.scripts.evaluation import Evaluator
-from profiler.config.scripts.names import LOADER, PREPARES, called_name, is_main, owner_name, plain_name
+from profiler.config.scripts.names import APART, LOADER, PREPARES, called_name, is_main, owner_name, plain_name
+from profiler.domain.trials.recipe import Recipe
 
 
 @dataclass
@@ -40,8 +42,10 @@ def reached_calls(tree: ast.Module, evaluator: Evaluator) -> Reached:
     """Return the calls of a script."""
     found = Reached()
     left: list[tuple[ast.AST, bool, str | None]] = [(tree, True, None)]
+    spare = _spare(tree)
     while left:
         node, is_certain, why = left.pop()
+        why = "" if node in spare else why
         if isinstance(node, ast.Call):
             if why is not None:
                 found.passed.append((node, why))
@@ -54,6 +58,13 @@ def reached_calls(tree: ast.Module, evaluator: Evaluator) -> Reached:
         else:
             left.extend((child, is_certain, why) for child in ast.iter_child_nodes(node))
     return found
+
+
+def _spare(tree: ast.Module) -> set[ast.AST]:
+    """Return the classes and functions that a script takes from modules of its own and does not use."""
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    made = [each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.lineno > APART]
+    return {each for each in made if not each.decorator_list and each.name not in named}
 
 
 def _branches(
@@ -233,35 +244,6 @@ class _Search:
                 self._is_certain = False
 
 
-class Element(ast.expr):
-    """One element of what an assignment to several names takes apart."""
-
-    def __init__(self, whole: ast.expr, element: int) -> None:
-        super().__init__()
-        self.whole, self.element = whole, element
-
-
-def bindings_of(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Return the names and attributes of `self` that `node` assigns, with their values."""
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                yield from _targets(target, value)
-        case ast.AnnAssign(target=target, value=value) if value is not None:
-            yield from _targets(target, value)
-        case ast.NamedExpr(target=target, value=value):
-            yield from _targets(target, value)
-
-
-def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    match target:
-        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name):
-            yield name, value
-        case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            for number, each in enumerate(elements):
-                yield from _targets(each, Element(value, number))
-
-
 def _type_of(call: ast.Call) -> str:
     """Return the type in ``model.to(torch.bfloat16)`` or ``model.to(dtype=torch.bfloat16)``; empty if there is none."""
     named = [each.value for each in call.keywords if each.arg == "dtype"]
@@ -270,21 +252,6 @@ def _type_of(call: ast.Call) -> str:
             case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _CASTS.values():
                 return name
     return ""
-
-
-def given_adapters(tree: ast.Module, trainers: Iterable[ast.Call], adapted: Iterable[ast.Call]) -> Sequence[ast.expr]:
-    """Return what a script gives as the configuration of an adapter where it makes none itself, by `LoraConfig` or trl.
-
-    Args:
-        tree: The script.
-        trainers: Calls of trainers, with `peft_config`.
-        adapted: Calls of peft's `get_peft_model`, whose second argument it is.
-    """
-    made = {called_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    if made & {"LoraConfig", "get_peft_config"}:
-        return ()
-    given = [each.value for call in trainers for each in call.keywords if each.arg == "peft_config"]
-    return [*given, *(call.args[1] for call in adapted if not owner_name(call) and call.args[1:])]
 
 
 _MAKE_ADAPTERS = ("LoraConfig", "get_peft_config", "get_peft_model")
@@ -387,3 +354,32 @@ def _read_by(
                 yield _READ_BY_TRL[name]
             case _ if name in _SHOW or plain_name(parameter) in map(plain_name, names):
                 yield ()
+
+
+_OTHER_CONFIGS = frozenset(
+    """
+    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
+    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
+    """.split()  # noqa: SIM905
+)
+"""Arguments of trl's trainers that have no recipe here."""
+
+_OTHERS_DO = dict.fromkeys(
+    ("AsyncGRPOConfig", "AsyncGRPOTrainer"),
+    ", because it packs completions into rows of token_budget tokens, with other kernels",
+)
+"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
+
+
+def other_configs(called: Collection[str]) -> list[str]:
+    """Return what is wrong with the calls of a script that configure trainers of trl without a recipe.
+
+    Args:
+        called: The names of what it calls and does not declare itself or take from other modules.
+    """
+    return [
+        f"calls {each}, whose trainer has no recipe here{_OTHERS_DO.get(each, '')}; the recipes are {', '.join(Recipe)}"
+        for each in called
+        if each in _OTHER_CONFIGS
+    ]

@@ -12,10 +12,21 @@ from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_sizes, uncut_note
 from profiler.config.files.foreign_formats import other_program
-from profiler.config.files.own_sections import NoLiteralError
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
+from profiler.config.foreign_text import NoLiteralError
 from profiler.config.notes import Note
 from profiler.config.options.reading import show
+from profiler.config.scripts.adapters import (
+    adapter_notes,
+    apart,
+    given_adapters,
+    of_trained,
+    open_bits,
+    own_arguments,
+    plain_arguments,
+    second_models,
+    unused_adapters,
+)
 from profiler.config.scripts.declared import TRAINING_ARGUMENTS, TRL_CLASSES, Declared, Given
 from profiler.config.scripts.evaluation import Evaluator
 from profiler.config.scripts.names import (
@@ -24,7 +35,6 @@ from profiler.config.scripts.names import (
     LOADER,
     MAKES_BITS,
     NAMES_OF_MODELS,
-    PREPARES,
     QUANTISATION,
     RECIPES,
     RECOMPUTES,
@@ -50,7 +60,7 @@ from profiler.config.scripts.own_code import (
     spell_out,
     trains_without_trl,
 )
-from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
+from profiler.config.scripts.reached import Load, other_configs, reached_calls, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
 from profiler.config.scripts.variables import with_one_name_each, with_own_classes, with_quantisation, without_aliases
 from profiler.config.trl.argument_keys import (
@@ -61,7 +71,6 @@ from profiler.config.trl.argument_keys import (
     OF_EARLY_TRAINERS,
     is_trl_key,
 )
-from profiler.config.trl.argument_values import other_configs
 from profiler.config.trl.parts import JobFile
 from profiler.config.trl_releases.facts import UNSTATED_DTYPE
 from profiler.domain.errors import Fault
@@ -105,6 +114,7 @@ class _Script:
         self._unread = unread_of_loading(tree, self._declared)
         self._is_of_unsloth = is_of_unsloth(self._called(LOADER))
         self._found = Found()
+        self._bits: list[ast.Call] = []
 
     def part(self) -> JobFile:
         found = self._found
@@ -119,12 +129,16 @@ class _Script:
         found.state_rest(self._literal_or, self._where)
         for call in self._called("ModelConfig"):
             self._read(call, dict.fromkeys(self._unread, ""))
-        for call in self._called("BitsAndBytesConfig"):
-            self._read(call, BITSANDBYTES, only=True)
+        self._read_bits()
         self._read_adapter()
         self._read_models(recipe)
         recomputes = () if self._is_of_unsloth else self._called(*RECOMPUTES)
         self._found.state_recomputed(recomputes, self._reached.possible, self._where)
+        trainers = [] if self._is_of_unsloth else self._called(*self._trainers)
+        found.turn_off(plain_arguments(self._declared, trainers, {**found.values, **found.lines}, self._where))
+        makes = self._is_of_unsloth or self._declared.reads_trl or self._called(LOADER, "LoraConfig", "get_peft_config")
+        if configs and recipe is not None and not (trainers or makes):
+            found.notes.append(Note(key="tuning", text=f"tuning=full ({self._name} makes no trainer)", is_open=True))
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
@@ -174,9 +188,23 @@ class _Script:
         given = {ast.unparse(each) for call in self._called(*self._trainers) for each in given_argument(call, "args")}
         return [*self._called(*self._configs), *(plain if given & self._declared.made_by(names) else [])] or plain
 
+    def _read_bits(self) -> None:
+        """Read how the weights of the trained model are quantised."""
+        made = self._called("BitsAndBytesConfig")
+        trained = trained_model(self._tree, self._models(), self._reached, is_quantised=True) if made else None
+        self._bits = of_trained(self._tree, made, trained)
+        for call in self._bits:
+            self._read(call, BITSANDBYTES, only=True)
+            self._found.faults += open_bits(list(self._arguments(call)), self._found.values, self._where)
+
+    def _models(self) -> list[ast.expr]:
+        return [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
+
     def _read_sets(self, configs: Sequence[ast.Call]) -> None:
         """Read what the script sets on the arguments after they are made."""
-        for key, value, is_certain in self._reached.set_on(self._declared.made_by(set(map(called_name, configs)))):
+        own = own_arguments(self._tree, self._called(*self._trainers))
+        made = self._declared.made_by(set(map(called_name, configs)))
+        for key, value, is_certain in self._reached.set_on(made | own):
             if is_trl_key(key):
                 self._set(key, value, is_certain=is_certain)
 
@@ -188,7 +216,7 @@ class _Script:
             text = f"{key}={show(kept)} ({self._where(expression.lineno)} {how})"
             self._found.notes.append(Note(key=KEY_OF[key], text=text))
         if isinstance(kept, ast.expr):
-            self._found.values.pop(key, None)
+            self._found.refuse_set(key, self._where(expression.lineno))
             self._found.lines[key] = expression.lineno
             self._found.state_entries(key, kept, self._evaluator.entries)
         else:
@@ -221,10 +249,16 @@ class _Script:
         return [call for call in self._calls if called_name(call) in names]
 
     def _read_adapter(self) -> None:
-        calls = self._called("LoraConfig")
-        self._name_conditions(calls)
-        if not calls:
-            self._refuse_open_adapter()
+        made, trainers, found = self._called("LoraConfig"), self._called(*self._trainers), self._found
+        unused = unused_adapters(self._tree, made, self._reached) if trainers else []
+        calls = [each for each in made if each not in unused]
+        found.notes += adapter_notes(self._reached, calls, unused, self._bits, self._where)
+        if which := calls and not self._called("get_peft_model") and apart(trainers, self._reached, self._where):
+            found.refuse_adapter(which, ", or tuning=full")
+        if not calls:  # an adapter of which the file says nothing: the answer would be that of full fine-tuning
+            given = given_adapters(self._tree, trainers, self._called("get_peft_model"))
+            for line in [each.lineno for each in given if self._literal_or(each, each) is not None][:1]:
+                found.refuse_adapter(f"in {self._where(line)}, which no LoraConfig of it makes", ", or tuning=full")
             return
         fields, open_keys = dict[str, object](), set[str]()
         for call in calls:
@@ -240,24 +274,6 @@ class _Script:
         self._found.values.update({key: value for key, value in stated.items() if key not in open_keys})
         self._found.notes.extend(notes)
 
-    def _refuse_open_adapter(self) -> None:
-        """Refuse an adapter of which the file says nothing: the answer would be that of full fine-tuning."""
-        given = given_adapters(self._tree, self._called(*self._trainers), self._called("get_peft_model"))
-        for line in [each.lineno for each in given if self._literal_or(each, each) is not None][:1]:
-            self._found.refuse_adapter(f"in {self._where(line)}, which no LoraConfig of it makes", ", or tuning=full")
-
-    def _name_conditions(self, calls: Sequence[ast.Call]) -> None:
-        """Name an adapter that is not trained, and one whose condition is unknown on a given command line."""
-        for call, why in self._reached.passed:
-            if called_name(call) == "LoraConfig" and not calls and why:
-                text = f"tuning=full (by {why}, {self._where(call.lineno)} makes no adapter)"
-                self._found.notes.append(Note(key="tuning", text=text))
-                return
-        for what, made in (("an adapter", calls), ("quantised weights", self._called("BitsAndBytesConfig"))):
-            for call in [call for call in made if call in self._reached.possible][:1]:
-                text = f"{what} ({self._where(call.lineno)} is under a condition that is not known)"
-                self._found.notes.append(Note(key="tuning", text=text))
-
     def _read_models(self, recipe: Recipe | None) -> None:
         trained = SCORES if recipe is Recipe.REWARD else CAUSAL  # or what scores completions
         for call in [each for each in self._called(LOADER) if trained is CAUSAL and owner_name(each).endswith(SCORES)]:
@@ -268,21 +284,14 @@ class _Script:
         for call in self._called("GRPOTrainer"):
             self._found.read_rewards(call, self._literal_or)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
-            self._read_reference(call, has_adapter=has_adapter)
+            has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
+            self._found.faults += second_models(self._tree, call, self._where) if has_none or has_adapter else ()
             if all(any(of_old_trainer(each, self._where)) for each in called):
                 self._found.earlier += of_old_trainer(call, self._where)
 
-    def _read_reference(self, call: ast.Call, *, has_adapter: bool) -> None:
-        """Refuse a reference that trl keeps because it is given, where it would have none of its own."""
-        has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
-        if (has_none or has_adapter) and given_argument(call, "ref_model", 1):
-            problem = "is a second model, which trl keeps where it would need none, and which has no formula here"
-            fault = Fault(key="ref_model", found=self._where(call.lineno), problem=problem, hint="Leave it out.")
-            self._found.faults.append(fault)
-
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> bool:
         """Read the loads that reach the trainer, or else all of `classes`; return whether one is of an adapter."""
-        models = [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
+        models = self._models()
         is_quantised = self._found.values.get("load_in_4bit") is True
         trained = trained_model(self._tree, models, self._reached, is_quantised=is_quantised)
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
@@ -299,22 +308,13 @@ class _Script:
             self._found.refuse_adapter(which, ", or tuning=full")
         for load in loads:
             self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
-            self._read_type(load)
+            if self._found.read_type(load.call, load.cast, load.line, self._where):
+                self._state(self._found.values, "dtype", UNSTATED_DTYPE)
             given = [] if self._declared.called & MAKES_BITS else given_argument(load.call, QUANTISATION)
             for line in [each.lineno for each in given if self._literal_or(each, each) is not None]:
                 problem = f"loads weights by a {QUANTISATION} ({self._where(line)}) that is no BitsAndBytesConfig"
                 self._found.faults.append(self._refused(f"{problem}, and no other has a formula", f"Give {BY_KEYS}."))
         return trained.adapter_line is not None
-
-    def _read_type(self, load: Load) -> None:
-        """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
-        stated = {keyword.arg for keyword in load.call.keywords}
-        if load.cast == PREPARES and self._found.is_float32(load.line, self._where):
-            self._found.values["dtype"] = "float32"
-        elif load.cast not in ("", PREPARES):
-            self._found.values["dtype"] = load.cast
-        elif self._found.values.get("dtype") != "auto" and not stated & {"torch_dtype", "dtype", None}:
-            self._state(self._found.values, "dtype", UNSTATED_DTYPE)
 
     def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
         """Read the arguments of a call by trl's names of them, which are empty where they have no effect.

@@ -6,7 +6,7 @@ What a key of the trial states is checked there; here are the keys that no key o
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from profiler.config.notes import Note
@@ -85,10 +85,51 @@ _LOSSES_OF_DPO = frozenset(
 )
 """Values of `loss_type` that `DPOConfig` alone has."""
 
-_SAY_TRAINER = frozenset({"trainer", "trainer_type", "trainer_name", "method", "training_method", "algorithm"})
+_SAY_TRAINER = frozenset(
+    """
+    trainer trainer_type trainer_name method training_method algorithm algo rl_algorithm stage training_stage task
+    train_stage training_type train_type objective recipe mode
+    """.split()  # noqa: SIM905
+)
 """Keys of users' own by which a file says its trainer."""
 
+_SAID: Mapping[str, str] = {
+    **dict.fromkeys(("rm", "reward_model", "reward_modeling"), Recipe.REWARD),
+    "ipo": Recipe.DPO,
+}
+"""Other words for trainers. IPO is a loss of that of DPO."""
+
+
+def said_trainers(values: Mapping[str, object]) -> list[str]:
+    """Return the trainers that a user's own keys name: ``stage: rm`` and ``training.method: reward`` are the same.
+
+    Args:
+        values: The keys, or their paths.
+    """
+    texts = [
+        value for key, value in values.items() if key.rpartition(".")[2] in _SAY_TRAINER and isinstance(value, str)
+    ]
+    words = [re.sub(r"[_ -]?trainer$", "", each.lower()).replace("-", "_").replace(" ", "_") for each in texts]
+    named = dict.fromkeys(_SAID.get(each, each) for each in words)
+    return [each for each in named if each in OTHER_TRAINERS or each in set(Recipe)]
+
+
 _OF_ANOTHER = f"is a trainer of trl that has no recipe here; the recipes are {', '.join(Recipe)}"
+
+
+_FULL = re.compile(r"full(?:_?(?:ft|fine_?tun(?:e|ing)|param(?:eter)?s?|training))?(?:_config)?")
+"""What users call the training of all weights, in a key, a section or a value."""
+
+
+def says_full(values: Mapping[str, object]) -> str:
+    """Return the path of a key by which a user's own file has full fine-tuning; empty if there is none."""
+    for path, value in values.items():
+        *sections, last = path.lower().split(".")
+        is_said = isinstance(value, str) and _FULL.fullmatch(value.lower().replace("-", "_")) is not None
+        is_on = value is True and _FULL.fullmatch(last) is not None
+        if (is_said or is_on or any(map(_FULL.fullmatch, sections))) and not path.startswith(("data", "eval", "log")):
+            return path
+    return ""
 
 
 class _Other(NamedTuple):
@@ -154,10 +195,9 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
 
     A file without a key of any trainer is taken for GRPO.
     """
-    generates = _generates(values)
+    generates, said = _generates(values), said_trainers(values)
     for key in () if generates else sorted(_SAY_TRAINER & values.keys()):
-        named = re.sub(r"[_ -]?trainer$", "", show(values[key]).lower().replace("-", "_"))
-        if named in OTHER_TRAINERS:
+        if any(each in OTHER_TRAINERS for each in said_trainers({key: values[key]})):
             return Recipe.GRPO, [Fault(key=key, found=show(values[key]), problem=_OF_ANOTHER)]
     for other in OTHERS:
         found = sorted(
@@ -169,6 +209,8 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
         return Recipe.RLOO, []
     if generates:
         return Recipe.GRPO, []
+    if len(said) == 1:
+        return Recipe(said[0]), []
     for recipe, keys in NAMED_BY.items():
         if any(key in keys for key in values):
             return recipe, []
@@ -190,7 +232,8 @@ def recipe_by_name(stem: str, folder: str, values: Mapping[str, object]) -> tupl
         folder: The name of the folder that it is in.
         values: Its keys.
     """
-    if _generates(values) or any(key in keys for keys in (RLOO_KEYS, *NAMED_BY.values()) for key in values):
+    of_one = frozenset(RLOO_KEYS).union(*NAMED_BY.values())
+    if _generates(values) or said_trainers(values) or not of_one.isdisjoint(values):
         return None, ()
     words = set(re.split(r"[^a-z]+", stem.lower()))
     trainers = (*Recipe, *OTHER_TRAINERS)
@@ -215,7 +258,7 @@ def trainer_is_known(values: Mapping[str, object]) -> bool:
     """Return whether a key says which trainer a file is for."""
     own = (GENERATION_KEYS | RLOO_KEYS | _OF_A_REFERENCE).union(*NAMED_BY.values())
     keys = own | {"max_length"}.union(*(other.keys for other in OTHERS))
-    return not keys.isdisjoint(values)
+    return bool(said_trainers(values)) or not keys.isdisjoint(values)
 
 
 def short_prompts(point: Mapping[str, object], recipe: Recipe) -> dict[str, object]:
@@ -242,35 +285,6 @@ def _no_recipe(key: str, trainer: str) -> Fault:
         found=key,
         problem=f"is a key of trl's {trainer}, which has no recipe here; the recipes are {', '.join(Recipe)}",
     )
-
-
-_OTHER_CONFIGS = frozenset(
-    """
-    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
-    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
-    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
-    """.split()  # noqa: SIM905
-)
-"""Arguments of trl's trainers that have no recipe here."""
-
-_OTHERS_DO = dict.fromkeys(
-    ("AsyncGRPOConfig", "AsyncGRPOTrainer"),
-    ", because it packs completions into rows of token_budget tokens, with other kernels",
-)
-"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
-
-
-def other_configs(called: Collection[str]) -> list[str]:
-    """Return what is wrong with the calls of a script that configure trainers of trl without a recipe.
-
-    Args:
-        called: The names of what it calls and does not declare itself or take from other modules.
-    """
-    return [
-        f"calls {each}, whose trainer has no recipe here{_OTHERS_DO.get(each, '')}; the recipes are {', '.join(Recipe)}"
-        for each in called
-        if each in _OTHER_CONFIGS
-    ]
 
 
 _FLAGS = ("use_peft", "load_in_4bit", "packing", "eval_on_start", "use_bnb_nested_quant")

@@ -107,7 +107,7 @@ def _seam_of_scripts(owner: str, name: str, expected: Expectation, used_by: str,
 
 
 _IMAGES = {"mnist": "MNIST", "cifar": "CIFAR10", "svhn": "SVHN", "stl10": "STL10"}
-_VISION, _METRICS = "substitutes/data_sets/vision_datasets.py", "substitutes/unavailable_packages.py"
+_VISION, _METRICS = "substitutes/data_sets/known_datasets.py", "substitutes/unavailable_packages.py"
 _LOAD_METRIC = Parameters("path", "config_name", more=True)
 
 TORCHVISION: tuple[Seam, ...] = tuple(

@@ -1,0 +1,207 @@
+"""What a trainer gets of what its script makes: adapters, quantised weights, references, transformers' arguments."""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from profiler.config.foreign_text import Element, bindings_of
+from profiler.config.notes import Note
+from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared
+from profiler.config.scripts.names import (
+    ANY,
+    CAUSAL,
+    LOADER,
+    QUANTISES,
+    Where,
+    called_name,
+    given_argument,
+    owner_name,
+    plain_name,
+)
+from profiler.config.scripts.reached import Reached, TrainedModel
+from profiler.config.trl.argument_keys import KEY_OF
+from profiler.domain.errors import Fault
+
+_SHOWS = ("print", "info", "debug", "warning", "log", "pprint")
+"""Functions that show a value and hand it to nothing."""
+
+
+def unused_adapters(tree: ast.Module, calls: Sequence[ast.Call], reached: Reached) -> list[ast.Call]:
+    """Return the calls whose value a script gives a name that nothing reads: ``# peft_config=peft_config``.
+
+    Args:
+        tree: The script.
+        calls: Calls of `LoraConfig`.
+        reached: The calls of the script.
+    """
+    shown = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) in _SHOWS]
+    left_out = {node for each in (*(call for call, _ in reached.passed), *shown) for node in ast.walk(each)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in left_out]
+    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in calls]
+    unused = [node.value for node in named if isinstance(node.targets[0], ast.Name) and node.targets[0].id not in read]
+    return [call for call in calls if call in unused]
+
+
+def of_trained(tree: ast.Module, calls: Sequence[ast.Call], trained: TrainedModel | None) -> list[ast.Call]:
+    """Return the calls that quantise weights, but for those in functions that only load models which are not trained.
+
+    Args:
+        tree: The script.
+        calls: Calls of `BitsAndBytesConfig`.
+        trained: What the trainer gets.
+    """
+    loads = [each.call for each in trained.loads] if trained is not None else []
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found: list[ast.Call] = []
+    for call in calls:
+        around = [each for each in functions if any(node is call for node in ast.walk(each))]
+        inner = [*ast.walk(max(around, key=lambda each: each.lineno))] if around and loads else []
+        loaded = [each for each in inner if isinstance(each, ast.Call) and called_name(each) == LOADER]
+        own = [each for each in loaded if owner_name(each).endswith(CAUSAL)]
+        found += [call] if not own or any(each in loads for each in own) else []
+    return found
+
+
+def open_bits(
+    arguments: Sequence[tuple[str, object, int]], known: Mapping[str, object], where: Where
+) -> Iterator[Fault]:
+    """Yield a fault if a call of `BitsAndBytesConfig` does not say in the file whether weights have 4 bits.
+
+    Args:
+        arguments: Its arguments with their values, which are expressions where these are not in the file.
+        known: What is stated.
+        where: How sentences name a line.
+    """
+    lines = [line for name, value, line in arguments if name in (ANY, *QUANTISES) and isinstance(value, ast.expr)]
+    if lines and not any(known.get(each) for each in QUANTISES):
+        problem = f"is that of weights which are quantised by what is not in the file ({where(lines[0])})"
+        yield Fault(key="tuning", found="null", problem=problem, hint="Give tuning=qlora, tuning=lora or tuning=full.")
+
+
+def adapter_notes(
+    reached: Reached, calls: Sequence[ast.Call], unused: Sequence[ast.Call], bits: Sequence[ast.Call], where: Where
+) -> Iterator[Note]:
+    """Yield the note of an adapter that is not trained, or of one whose condition is unknown on a given command line.
+
+    Args:
+        reached: The calls of the script.
+        calls: Those of `LoraConfig` that count.
+        unused: Those whose adapter no trainer gets.
+        bits: Those that quantise weights.
+        where: How sentences name a line.
+    """
+    for call, why in reached.passed:
+        if called_name(call) == "LoraConfig" and not calls and why:
+            yield Note(key="tuning", text=f"tuning=full (by {why}, {where(call.lineno)} makes no adapter)")
+            return
+    for call in unused[:1] if not calls else ():
+        yield Note(key="tuning", text=f"tuning=full (no trainer gets the adapter of {where(call.lineno)})")
+    for what, made in (("an adapter", calls), ("quantised weights", bits)):
+        for call in [call for call in made if call in reached.possible][:1]:
+            text = f"{what} ({where(call.lineno)} is under a condition that is not known)"
+            yield Note(key="tuning", text=text)
+
+
+def second_models(tree: ast.Module, call: ast.Call, where: Where) -> Iterator[Fault]:
+    """Refuse a reference that trl keeps because it is given, where it would have none of its own."""
+    if any(not is_nothing(tree, each) for each in given_argument(call, "ref_model", 1)):
+        problem = "is a second model, which trl keeps where it would need none, and which has no formula here"
+        yield Fault(key="ref_model", found=where(call.lineno), problem=problem, hint="Leave it out.")
+
+
+def given_adapters(tree: ast.Module, trainers: Iterable[ast.Call], adapted: Iterable[ast.Call]) -> Sequence[ast.expr]:
+    """Return what a script gives as the configuration of an adapter where it makes none itself, by `LoraConfig` or trl.
+
+    Args:
+        tree: The script.
+        trainers: Calls of trainers, with `peft_config`.
+        adapted: Calls of peft's `get_peft_model`, whose second argument it is.
+    """
+    made = {called_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    if made & {"LoraConfig", "get_peft_config"}:
+        return ()
+    given = [each.value for call in trainers for each in call.keywords if each.arg == "peft_config"]
+    return [*given, *(call.args[1] for call in adapted if not owner_name(call) and call.args[1:])]
+
+
+def apart(calls: Sequence[ast.Call], reached: Reached, where: Where) -> str:
+    """Return which of several trainers gets an adapter, each under a condition that is not known; empty if all do.
+
+    Args:
+        calls: Those of trainers.
+        reached: The calls of the script.
+        where: How sentences name a line.
+    """
+    trainers = [each for each in calls if each in reached.possible]
+    has = [bool(given_argument(each, "peft_config")) for each in trainers]
+    if len(set(has)) < len((True, False)):
+        return ""
+    gets, lacks = (where(trainers[has.index(each)].lineno) for each in (True, False))
+    return f"that one trainer gets ({gets}) and another one does not ({lacks})"
+
+
+def is_nothing(tree: ast.Module, expression: ast.expr) -> bool:
+    """Return whether a name stands for None in what a function returns: ``model, None`` for ``model, ref = load()``.
+
+    A parameter stands for what the only call of its function gives.
+    """
+    name = expression.id if isinstance(expression, ast.Name) else ""
+    for function in [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]:
+        names = [each.arg for each in function.args.args]
+        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and called_name(each) == function.name]
+        if name in names and len(calls) == 1:
+            given = given_argument(calls[0], name, names.index(name))
+            return not given or is_nothing(tree, given[0])
+    found: list[ast.expr | None] = []
+    for each, value in [pair for node in ast.walk(tree) for pair in bindings_of(node)]:
+        if each == name and isinstance(value, Element) and isinstance(value.whole, ast.Call):
+            found += _returned(tree, called_name(value.whole), value.element)
+    return bool(found) and all(isinstance(each, ast.Constant) and each.value is None for each in found)
+
+
+def _returned(tree: ast.Module, name: str, place: int) -> Iterator[ast.expr | None]:
+    """Yield what each statement of a function returns at a place; None where that is no tuple."""
+    for function in [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]:
+        for node in [each for each in ast.walk(function) if isinstance(each, ast.Return)]:
+            is_there = isinstance(node.value, ast.Tuple) and place < len(node.value.elts)
+            yield node.value.elts[place] if is_there and isinstance(node.value, ast.Tuple) else None
+
+
+_OFF_IN_PLAIN = ("gradient_checkpointing", "bf16")
+"""Keys that transformers' arguments leave off, and that are on in trl's from 0.22 and 0.19 on.
+
+Source: `SFTTrainer.__init__` of trl 0.14 to 1.16, which makes ``SFTConfig(**args.to_dict())`` of them.
+"""
+
+
+def plain_arguments(
+    declared: Declared, trainers: Sequence[ast.Call], known: Mapping[str, object], where: Where
+) -> Iterator[Note]:
+    """Yield a note per key that is off because a trainer of trl gets the arguments of transformers.
+
+    Args:
+        declared: What the script declares.
+        trainers: Calls of trainers.
+        known: Keys that are stated.
+        where: How sentences name a line.
+    """
+    names = (TRAINING_ARGUMENTS, *declared.derived(TRAINING_ARGUMENTS))
+    others = {name for name, kind in declared.parsed.items() if kind.of_trl != TRAINING_ARGUMENTS}
+    made = declared.made_by(names) - others
+    given = [each for call in trainers for each in given_argument(call, "args", 1)]
+    if given and all(
+        ast.unparse(each) in made or (isinstance(each, ast.Call) and called_name(each) in names) for each in given
+    ):
+        for key in [each for each in _OFF_IN_PLAIN if each not in known]:
+            line = where(given[0].lineno)
+            yield Note(
+                key=KEY_OF.get(key, key), text=f"{key}=false (of {TRAINING_ARGUMENTS}, which {line} gives the trainer)"
+            )
+
+
+def own_arguments(tree: ast.Module, trainers: Sequence[ast.Call]) -> set[str]:
+    """Return the names under which trainers of the script's own get their arguments, which they may change."""
+    called = set(map(called_name, trainers))
+    own = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in called]
+    given = [each for node in own for each in ast.walk(node) if isinstance(each, ast.arg)]
+    return {each.arg for each in given if plain_name(each.arg) == "args"}
