@@ -133,6 +133,8 @@ class TrialKeys(Protocol):
     @property
     def fsdp_activation_checkpointing(self) -> bool | None: ...  # noqa: D102
     @property
+    def fsdp_cpu_ram_efficient_loading(self) -> bool: ...  # noqa: D102
+    @property
     def cp_size(self) -> int | None: ...  # noqa: D102
     @property
     def zero_stage(self) -> int | None: ...  # noqa: D102
