@@ -237,8 +237,8 @@ class Fsdp(UnitSharding):
         tied LM head at last as a tensor of its own, whose shard is there next to the embedding's until both are tied.
 
         By hand, qwen2.5-0.5b full on 4 GPUs: shards of 494,032,768 B, and embedding and norm of 136,135,552 x 4 B.
-        Sent by tensors: the shards, one more of 136,134,656 B, and the LM head of 136,134,656 x 4 B. Emulated on 2 GPUs with
-        LoRA, 1,813,882,880 B where 1,806,315,264 are counted; TinyLlama, whose head is its own, is equal to the byte.
+        Sent by tensors: the shards, one more of 136,134,656 B, and the LM head of 136,134,656 x 4 B. Emulated on 2 GPUs
+        with LoRA, 1,813,882,880 B where 1,806,315,264 are counted; TinyLlama, with its own head, is equal to the byte.
 
         Source: `create_model_from_path(device_map=None)` in trl 1.16; `place_model_on_device` of transformers'
         `Trainer`; `_move_states_to_device` in torch's `_fsdp_init.py`; `fsdp2_load_full_state_dict` of accelerate.
