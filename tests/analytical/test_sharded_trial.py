@@ -138,7 +138,7 @@ def test_a_model_is_sharded_unit_by_unit_from_the_host():
     assert set(names[InstantName.ENGINE_START].sizes) == {Category.ENGINE}
 
 
-def test_a_model_that_the_first_gpu_hands_out_has_a_tied_head_twice():
+def test_a_model_that_is_handed_out_has_a_tied_head_twice():
     """Tensor by tensor, the LM head last: the shards of all, one more of the head, and the whole head."""
     load = phase_instants(_sharded(fsdp_cpu_ram_efficient_loading=True), architecture(MODEL))[Phase.LOAD]
     head = 151_936 * 896

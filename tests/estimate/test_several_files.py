@@ -286,7 +286,7 @@ def test_accelerate_hands_out_the_weights_unless_that_is_off(written, stated, lo
     assert found["trial"]["fsdp_cpu_ram_efficient_loading"] is loads
 
 
-def test_transformers_loads_on_every_gpu_unless_it_is_told(written):
+def test_transformers_loads_on_every_gpu_unless_asked(written):
     for own, loads in (({}, False), ({"cpu_ram_efficient_loading": True}, True)):
         words = written(own_yaml={**RECIPE, "fsdp": "full_shard", "fsdp_config": {"version": 2, **own}})
         assert _found([*words, "num_processes=4"])["trial"]["fsdp_cpu_ram_efficient_loading"] is loads

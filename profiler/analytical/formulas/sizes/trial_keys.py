@@ -287,10 +287,8 @@ class ItemisedKeys(_WithKeys):
 
 _RAGGED_ROWS, _RAGGED_PARTS = 4, 8
 """`completion_lengths`: four lengths that repeat, each an eighth of the longest shorter than the one before."""
-
 _GRPO_LOSS_TENSORS = 12
 """An estimate: ratios, clipped ratios, masks, entropy."""
-
 _RLOO_LOSS_TENSORS = 3
 """The loss is one number per row. Kept are the log-probabilities, their entropy and the mask."""
 
