@@ -28,8 +28,12 @@ _TUNINGS: Mapping[str, Mapping[str, object]] = {
 """Keys by tuning; `BitsAndBytesConfig` leaves double quantisation off."""
 
 
-_FSDP: Mapping[str, object] = {"distributed_type": "fsdp", "fsdp_version": 2}
-"""What `trl_recipe_fsdp.yaml` says."""
+_FSDP: Mapping[str, object] = {
+    "distributed_type": "fsdp",
+    "fsdp_version": 2,
+    "fsdp_cpu_ram_efficient_loading": True,
+}
+"""What `trl_recipe_fsdp.yaml` says, and how accelerate loads unless told."""
 
 _ASKS_FOR_FLOAT32 = (0, 27)
 """The first minor release of trl that does. Before, transformers decides the type of weights: from its release 5 on it

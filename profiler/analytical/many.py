@@ -64,6 +64,7 @@ _ONE_VALUE = (
     "distributed_type",
     "fsdp_reshard_after_forward",
     "fsdp_activation_checkpointing",
+    "fsdp_cpu_ram_efficient_loading",
     "cp_size",
     "zero_stage",
     "offload_optimizer_device",

@@ -11,11 +11,11 @@ Not seen:
     - Generation by vLLM counts as the phase before it, but in a command of `gpus=`.
     - In a command of `gpus=` with `breakdown=true`, the category of everything. Parameters, `.grad` and optimizer
       states are known by their addresses at the end of a phase; what FSDP gathers and reduces, and vLLM's weights and
-      KV cache, by the function that asks for them; gradients that autograd makes whole, logits and cuBLAS's
-      workspaces by their size, which an activation may have by chance. Tiles of logits and cuBLASLt's 1 MiB are
-      activations, as is what nothing names, but workspace in the optimizer's step, communication in `sync`, and other
-      in `load`, in which weights that FSDP does not share have no name yet. A phase has no categories where a process
-      did not see its end, or slept.
+      KV cache, by the function that asks for them, and all that an engine within the trainer asks for is "vLLM";
+      gradients that autograd makes whole, logits and cuBLAS's workspaces by their size, which an activation may have
+      by chance. Tiles of logits and cuBLASLt's 1 MiB are activations, as is what nothing names, but workspace in the
+      optimizer's step, communication in `sync`, and other in `load`, in which weights that FSDP does not share have no
+      name yet. A phase has no categories where a process did not see its end, or slept.
     - torch warns of hooks under `torch.compile`; the memory is the same.
     - `forward` of a script that calls no module; a checkpoint that a script writes by itself.
     - Memory that an optimizer pages to the host.

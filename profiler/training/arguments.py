@@ -80,6 +80,7 @@ def _sharding(spec: TrialSpec) -> dict[str, Any]:
         "reshard_after_forward": reshard,
         "cpu_offload": spec.fsdp_offload_params,
         "activation_checkpointing": spec.fsdp_activation_checkpointing,
+        "cpu_ram_efficient_loading": spec.fsdp_cpu_ram_efficient_loading,
     }
     return {"fsdp": True, "fsdp_config": config, **_split_rows(spec)}
 

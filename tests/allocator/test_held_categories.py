@@ -15,6 +15,8 @@ from profiler.domain.memory import MIB, Category, Phase
 
 _FSDP = "/env/site-packages/torch/distributed/fsdp/"
 _VLLM = "/env/site-packages/vllm/v1/worker/"
+_CLIENT = "/env/site-packages/vllm/v1/engine/core_client.py"
+_FORKED = "/usr/lib/python3.11/multiprocessing/process.py:_bootstrap"
 
 
 def take(address: int, size: int, *stack: str) -> dict:
@@ -94,6 +96,16 @@ def test_a_step_by_hand():
             "load",
             "other",
         ),
+        # vLLM in the process of the trainer: its weights, its cache and its passes are the engine's.
+        (take(1, 4096, f"{_VLLM}gpu_worker.py:load_model", f"{_CLIENT}:__init__"), "load", "engine"),
+        (
+            take(1, 4096, f"{_VLLM}gpu_model_runner.py:initialize_kv_cache_tensors", f"{_CLIENT}:__init__"),
+            "load",
+            "engine",
+        ),
+        (take(1, 3 * 700, "model.py:forward", f"{_CLIENT}:get_output"), "rollout", "engine"),
+        # vLLM in a process that its client forked: Python's stack still has the client.
+        (take(1, 4096, f"{_VLLM}gpu_worker.py:load_model", _FORKED, f"{_CLIENT}:__init__"), "load", "weights"),
         (take(1, 4096), "sync", "communication"),
         (take(1, 4096), "optimizer", "workspace"),
         (take(1, 4096), "load", "other"),
@@ -118,6 +130,15 @@ def test_a_parameter_does_not_name_what_was_gathered():
     gathered = take(2, 4096, f"{_FSDP}_flat_param.py:unshard")
     found = read(held, Phase.SCORE, gathered, categories={(2, 4096): Category.WEIGHTS})
     assert found == {"weights": 1024, "communication": 4096}
+
+
+def test_the_weights_of_an_engine_are_not_those_of_a_reference():
+    """Nothing trains either of the two, and both run in the process of the trainer."""
+    held = HeldCategories(AllocatorConfig())
+    names = {(1, 4096): Category.REFERENCE, (2, 4096): Category.REFERENCE}
+    of_engine = take(1, 4096, f"{_VLLM}gpu_worker.py:load_model", f"{_CLIENT}:__init__")
+    assert read(held, Phase.LOAD, of_engine, take(2, 4096)) == {"engine": 4096, "other": 4096}
+    assert read(held, Phase.ROLLOUT, categories=names) == {"reference": 4096, "engine": 4096}
 
 
 def test_a_name_of_another_size_names_nothing():

@@ -138,6 +138,23 @@ def test_a_model_is_sharded_unit_by_unit_from_the_host():
     assert set(names[InstantName.ENGINE_START].sizes) == {Category.ENGINE}
 
 
+def test_a_model_that_is_handed_out_has_a_tied_head_twice():
+    """Tensor by tensor, the LM head last: the shards of all, one more of the head, and the whole head."""
+    load = phase_instants(_sharded(fsdp_cpu_ram_efficient_loading=True), architecture(MODEL))[Phase.LOAD]
+    head = 151_936 * 896
+    assert load.total_bytes == PARAMETERS + REST + head + 4 * head
+    # An LM head of its own is in the shards of all, and so is the embedding, which comes first.
+    found = Fsdp(_sharded(model="qwen2.5-7b", fsdp_cpu_ram_efficient_loading=True), architecture("qwen2.5-7b"))
+    terms = found.at_load(_loaded())[1].terms
+    assert terms[Category.WEIGHTS].size == found.weights.size
+    assert terms[Category.COMMUNICATION].size == 4 * 152_064 * 3_584
+    # A tensor of a layer that is larger is there before the head has a shard.
+    wide = replace(architecture("qwen2.5-7b"), intermediate_size=400_000)
+    found = Fsdp(_sharded(model="qwen2.5-7b", fsdp_cpu_ram_efficient_loading=True), wide)
+    whole = found.at_load(_loaded())[1].terms[Category.COMMUNICATION].size
+    assert whole == 4 * 400_000 * 3_584 - 152_064 * 3_584
+
+
 def test_a_layer_larger_than_the_head_is_the_largest_unit():
     wide = replace(architecture("qwen2.5-7b"), intermediate_size=200_000)
     found = Fsdp(_sharded(model="qwen2.5-7b"), wide)

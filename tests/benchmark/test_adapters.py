@@ -38,6 +38,7 @@ JOB = {
     "attn_implementation": "sdpa", "lora_dropout": 0.0, "beta": 0.0, "fp16": False, "activation_offloading": False,
     "logprobs": "fused", "gradient_accumulation_steps": 1, "fsdp_version": None, "fsdp_offload_params": None,
     "fsdp_activation_checkpointing": None, "fsdp_reshard_after_forward": None, "cp_size": None,
+    "fsdp_cpu_ram_efficient_loading": False,
 }  # fmt: skip
 
 

@@ -75,6 +75,10 @@ UNKNOWN = [
         "fsdp_config.fsdp_activation_checkpointing",
         _accelerate("FSDP", fsdp_config={"fsdp_activation_checkpointing": 3}),
     ),
+    (
+        "fsdp_config.fsdp_cpu_ram_efficient_loading",
+        _accelerate("FSDP", fsdp_config={"fsdp_cpu_ram_efficient_loading": "some"}),
+    ),
     ("task_type", {"peft_type": "LORA", "task_type": "CAUSALLM"}),
     ("bias", {"peft_type": "LORA", "bias": "some"}),
     ("peft_type", {"peft_type": "LORRA"}),
@@ -126,6 +130,7 @@ def test_an_unlisted_value_in_a_recipe_is_a_fault(files, capsys, key, value):
         ({"fsdp_version": "2"}, "fsdp_config.fsdp_version"),
         ({"reshard_after_forward": "hybrid_shard"}, "fsdp_config.reshard_after_forward"),
         ({"activation_checkpointing": "some"}, "fsdp_config.activation_checkpointing"),
+        ({"cpu_ram_efficient_loading": "some"}, "fsdp_config.cpu_ram_efficient_loading"),
         ({"cpu_offload": "x"}, "fsdp_config.cpu_offload"),
         ("fsdp.json", "fsdp_config"),
     ],

@@ -279,13 +279,27 @@ def test_fsdp_2_is_counted(written):
     assert _found([*own, "num_processes=4"])["trial"]["distributed_type"] == "fsdp"
 
 
+@pytest.mark.parametrize(("stated", "loads"), [({}, True), ({"fsdp_cpu_ram_efficient_loading": False}, False)])
+def test_accelerate_hands_out_the_weights_unless_that_is_off(written, stated, loads):
+    accelerate = {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": {"fsdp_version": 2, **stated}}
+    found = _found(written(recipe_yaml=RECIPE, accelerate_yaml=accelerate))
+    assert found["trial"]["fsdp_cpu_ram_efficient_loading"] is loads
+
+
+def test_transformers_loads_on_every_gpu_unless_asked(written):
+    for own, loads in (({}, False), ({"cpu_ram_efficient_loading": True}, True)):
+        words = written(own_yaml={**RECIPE, "fsdp": "full_shard", "fsdp_config": {"version": 2, **own}})
+        assert _found([*words, "num_processes=4"])["trial"]["fsdp_cpu_ram_efficient_loading"] is loads
+
+
 def test_fsdp_without_a_closed_form_is_named(written):
     accelerate = {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": {"fsdp_version": 2}}
     as_default = _found(written(recipe_yaml={**RECIPE, "dtype": "float32"}, accelerate_yaml=accelerate))
     assert as_default["trial"]["distributed_type"] == "fsdp"
     found = _found(written(recipe_yaml={**RECIPE, "bf16": False}, accelerate_yaml=accelerate))
     assert found["trial"]["distributed_type"] == "multi_gpu"
-    assert "what FSDP changes (fsdp_version=2, fsdp_reshard_after_forward=true): it shards" in " ".join(found["notes"])
+    keys = "fsdp_version=2, fsdp_reshard_after_forward=true, fsdp_cpu_ram_efficient_loading=true"
+    assert f"what FSDP changes ({keys}): it shards" in " ".join(found["notes"])
 
 
 @pytest.mark.parametrize(

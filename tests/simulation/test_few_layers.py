@@ -204,7 +204,7 @@ ANY_VALUE = """
 """
 WITHOUT_EFFECT = """
     min_pixels max_pixels fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing
-    zero_stage cp_size offload_optimizer_device offload_param_device
+    zero_stage cp_size offload_optimizer_device offload_param_device fsdp_cpu_ram_efficient_loading
 """
 """Keys that need another recipe, several GPUs or images, each of which runs with all layers."""
 

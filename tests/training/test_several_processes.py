@@ -25,6 +25,7 @@ FSDP = {
     "fsdp_reshard_after_forward": True,
     "fsdp_offload_params": False,
     "fsdp_activation_checkpointing": False,
+    "fsdp_cpu_ram_efficient_loading": False,
 }
 
 
@@ -49,6 +50,7 @@ def test_fsdp_is_given_in_the_words_of_its_version(version, reshard, said):
         "reshard_after_forward": said,
         "cpu_offload": False,
         "activation_checkpointing": False,
+        "cpu_ram_efficient_loading": False,
     }
 
 

@@ -146,7 +146,8 @@ def _name_of_measured(campaign: str, row: Row) -> str:
     return f"{campaign}-{sha256(f'{sorted(job.items())!r}{cap}'.encode()).hexdigest()[:10]}"
 
 
-_SINCE_NAMED = (("fp16", False), ("weight_decay", 0.0), ("ref_adapter", False))
+_NEWER_FLAGS = ("fp16", "ref_adapter", "fsdp_cpu_ram_efficient_loading")
+_SINCE_NAMED = (("weight_decay", 0.0), *((key, False) for key in _NEWER_FLAGS))
 """Keys that are newer than the names of rows, with the value of all earlier ones."""
 
 

@@ -1,20 +1,17 @@
 """Replay of a recorded history of the real allocator, and which lines of code and categories hold its memory.
 
-Replay of a recorded history of the real allocator. Segments and the reserved peak must equal the recorded ones.
-
 The history is a memory snapshot's (`torch.cuda.memory._record_memory_history`, later `_snapshot`). Its requests and
-frees are replayed; its segment events are the answers of the driver, and are compared:
+frees are replayed, and segments and the reserved peak must equal the recorded ones. Its segment events are the answers
+of the driver, and are compared:
 
-- the replay begins with the first state of the history (`first_state.py`); it is empty if recording
-  started before the first allocation;
+- the replay begins with the first state (`first_state.py`), which is empty if recording began before any allocation;
 - when the model asks for memory, the driver's recorded answer is the next segment event: an address, or a refusal if
   memory was released first;
 - the model must release the same memory;
 - every block must have the same address.
 
-Therefore capacity, context and other programs on the card need not be known. Two things are derived from the history
-itself: which releases of segments are `empty_cache()` (`RecordedRun._is_emptied`), and the sizes of blocks that the
-first state does not determine (`RecordedRun.widened`).
+Therefore capacity, context and other programs on the card need not be known. Derived from the history itself are which
+releases of segments are `empty_cache()` (`RecordedRun._is_emptied`), and sizes that the first state leaves open.
 """
 
 from collections import Counter
@@ -99,9 +96,8 @@ def replay_recorded(
 def replay_history(history: RecordedHistory) -> RecordedComparison:
     """Replay a history and compare.
 
-    A snapshot does not say which torch recorded it. So blocks of one size are taken in the order of addresses first,
-    as before torch 2.13, and if that departs in the order of the ages of their segments; the replay that goes further
-    is returned.
+    A snapshot does not say which torch recorded it: blocks of one size are taken by address, as before torch 2.13, and
+    if that departs by the age of their segments. The replay that goes further is returned.
 
     Raises:
         UsageError: It has private pools (CUDA graphs), which the model does not have.
@@ -288,6 +284,8 @@ its name: of FSDP what it gathers, reduces and keeps, of DDP its buckets, of vLL
 
 Source: `torch/distributed/fsdp/_flat_param.py` and `_runtime_utils.py`, `_fully_shard` of FSDP 2; `GPUModelRunner`.
 """
+_ENGINE_WITHIN = "vllm/v1/engine/core_client.py"  # below it vLLM runs in the process that asks it (`InprocClient`)
+_PROCESS_BEGINS = "/multiprocessing/"  # above it is what the process did that forked this one
 _OF_PHASES = {
     Phase.LOAD: Category.OTHER,
     Phase.SYNC: Category.COMMUNICATION,
@@ -313,15 +311,15 @@ class KnownBlocks:
 class _Block:
     size_bytes: int
     category: Category
-    is_gathered: bool
+    is_settled: bool  # by the function that asked for it
 
 
 class HeldCategories:
     """What torch's allocator holds of a card, by category, followed through a history from its first request.
 
     The history comes in parts, one per phase. At the end of each the program says which addresses its own tensors have,
-    and a block that is named keeps this category until it is freed; one that was gathered is not named, as a parameter
-    may refer to it. Any other block has the category of the function that asked for it, of its size, or of its phase.
+    and a block that is named keeps this category until it is freed; what was gathered or is an engine's is not named:
+    parameters refer to both. Any other block has the category of the function that asked, of its size, or of its phase.
     """
 
     def __init__(self, config: AllocatorConfig) -> None:
@@ -342,7 +340,7 @@ class HeldCategories:
         self._apply(entries[until:], phase, known)
         for (address, size), category in known.categories.items():
             block = self._live.get(address)
-            if block is not None and not block.is_gathered and block.size_bytes == block_bytes(size, self._config):
+            if block is not None and not block.is_settled and block.size_bytes == block_bytes(size, self._config):
                 block.category = category
         sizes: Counter[Category] = Counter()
         for block in held:
@@ -371,7 +369,7 @@ class HeldCategories:
                 self._live[entry["addr"]] = _Block(
                     size_bytes=block_bytes(entry["size"], self._config),
                     category=site or _category(entry, phase, known),
-                    is_gathered=site is Category.COMMUNICATION,
+                    is_settled=site in (Category.COMMUNICATION, Category.ENGINE),
                 )
             elif entry["action"] == _FREE:
                 self._live.pop(entry["addr"], None)
@@ -382,11 +380,13 @@ _ALLOC, _FREE = "alloc", "free_requested"
 
 
 def _category_of_site(frames: Iterable[Mapping[str, Any]]) -> Category | None:
-    for frame in frames:
-        for path, names, category in _SITES:
-            if path in frame["filename"] and any(name in frame["name"] for name in names):
-                return category
-    return None
+    found = None
+    for path, name in ((frame["filename"], frame["name"]) for frame in frames):
+        if _ENGINE_WITHIN in path or _PROCESS_BEGINS in path:
+            return Category.ENGINE if _ENGINE_WITHIN in path else found
+        sites = (site for part, names, site in _SITES if part in path and any(each in name for each in names))
+        found = found or next(sites, None)
+    return found
 
 
 def _category(entry: Mapping[str, Any], phase: Phase, known: KnownBlocks) -> Category:

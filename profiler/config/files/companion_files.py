@@ -152,14 +152,14 @@ _FSDP_EXTRAS: Mapping[str, Uncounted] = {
 _FSDP_READ = frozenset(
     """
     fsdp_version fsdp_sharding_strategy fsdp_reshard_after_forward fsdp_offload_params fsdp_cpu_offload
-    fsdp_activation_checkpointing
+    fsdp_activation_checkpointing fsdp_cpu_ram_efficient_loading
     """.split()  # noqa: SIM905
 )
 
 _FSDP_FREE = frozenset(
     """
     fsdp_state_dict_type fsdp_state_dict_config fsdp_optim_state_dict_config fsdp_sync_module_states
-    fsdp_cpu_ram_efficient_loading fsdp_param_init_fn fsdp_min_num_params
+    fsdp_param_init_fn fsdp_min_num_params
     """.split()  # noqa: SIM905
 )
 """Keys about loading on the host and saving, and a size that only another policy reads."""
@@ -264,10 +264,9 @@ def _zero(reader: FileValues) -> dict[str, object]:
 
 
 def _fsdp(reader: FileValues) -> dict[str, object]:
-    """Return accelerate's keys of FSDP, of which the version is 1 if none is named."""
-    section = "fsdp_config"
-    rows = reader.value(f"{_PARALLEL}.{_PARALLEL}_cp_size")
-    named = "fsdp_reshard_after_forward"
+    """Return accelerate's keys of FSDP: if none is named version 1, and loading as `accelerate launch` 1.15 sets it."""
+    section, rows = "fsdp_config", reader.value(f"{_PARALLEL}.{_PARALLEL}_cp_size")
+    named, efficient = "fsdp_reshard_after_forward", f"{section}.fsdp_cpu_ram_efficient_loading"
     reshards = named if reader.value(f"{section}.{named}") is not None else "fsdp_sharding_strategy"
     return {
         "distributed_type": "fsdp",
@@ -275,6 +274,7 @@ def _fsdp(reader: FileValues) -> dict[str, object]:
         "fsdp_reshard_after_forward": reader.reshards(f"{section}.{reshards}", default=True),
         "fsdp_offload_params": reader.flag(f"{section}.fsdp_offload_params"),
         "fsdp_activation_checkpointing": reader.flag(f"{section}.fsdp_activation_checkpointing"),
+        "fsdp_cpu_ram_efficient_loading": reader.value(efficient) is None or reader.flag(efficient),
         **({} if rows is None else {"cp_size": rows}),
     }
 

@@ -256,7 +256,7 @@ def entry(name: str, meaning: str, default: str, unit: str = "") -> str:
     is_known = not unit or any(len(word) > 1 and word in said for word in unit.split())
     shown = f"[{default}]" if is_known or not default[:1].isdigit() else f"[{default} {unit}]"
     lines = wrap(f"{meaning} {shown}", _WIDTH - _NAME - 2, break_on_hyphens=False)
-    return "".join(f"  {head:<{_NAME}}{line}\n" for head, line in zip(_heads(name, lines), lines, strict=True))
+    return "".join(f"  {head:<{_NAME - 1}} {line}\n" for head, line in zip(_heads(name, lines), lines, strict=True))
 
 
 def _choices(key: Key) -> str:

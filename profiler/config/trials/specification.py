@@ -158,8 +158,8 @@ def _unknown_keys(values: Mapping[str, object]) -> list[Fault]:
 def _read(reader: FieldReader) -> TrialSpec:
     given = {key.name: _READERS.get(key.name, read_given)(reader, key) for key in TRIAL_KEYS}
     if reader.value("distributed_type") is None:
-        read = (key.name for key in TRIAL_KEYS if reader.value(key.name) is not None and reader.sound(key.name))
-        given["distributed_type"] = _sharded_by(read)
+        read = (key for key in TRIAL_KEYS if reader.value(key.name) is not None and reader.sound(key.name))
+        given["distributed_type"] = _sharded_by(each.name for each in read if given[each.name] != each.without_meaning)
     values = given | _resolved(given)
     for key in TRIAL_KEYS:
         if values[key.name] is None and not key.null:

@@ -350,6 +350,7 @@ def _fsdp_job(reader: FileValues) -> dict[str, object]:
         "fsdp_version": reader.one_of(_named(reader, "version"), (1, 2)),
         "fsdp_reshard_after_forward": _reshards(reader, sharding),
         "fsdp_activation_checkpointing": _optional_flag(reader, "activation_checkpointing"),
+        "fsdp_cpu_ram_efficient_loading": reader.flag(_named(reader, "cpu_ram_efficient_loading")),
         "fsdp_offload_params": "offload" in options
         or any(reader.flag(_named(reader, key)) for key in ("cpu_offload", "offload_params")),
     }

@@ -148,6 +148,7 @@ FSDP_KEYS = (
     "fsdp_reshard_after_forward",
     "fsdp_offload_params",
     "fsdp_activation_checkpointing",
+    "fsdp_cpu_ram_efficient_loading",
     "cp_size",
 )
 """Keys of a trial that say how FSDP shards it."""

@@ -1063,6 +1063,16 @@ class TrialSpec:
             "whether FSDP checkpoints the activations, instead of the model (gradient_checkpointing)", default=False
         ),
     )
+    fsdp_cpu_ram_efficient_loading: bool = field(
+        default=False,
+        metadata=declared(
+            "whether with FSDP the first GPU hands out the weights, tensor by tensor, a tied LM head as one more",
+            group=Group.METHOD,
+            memory=_SAME,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
     cp_size: int | None = field(
         default=None,
         metadata=_of_fsdp(

@@ -7,7 +7,7 @@ from profiler.analytical.explanation.boundary import VerlFit, verl_phases
 from profiler.analytical.explanation.explained import Fit
 from profiler.analytical.timeline.recipes.verl import VerlEstimate
 from profiler.domain.memory import Category, Origin, Phase, gib_text
-from profiler.domain.verl import Strategy, VerlJob
+from profiler.domain.verl import VLLM, Strategy, VerlJob
 from profiler.rendering.document import Align, Block, Column, Details, Document, Section, Table, Text, paragraphs
 from profiler.rendering.estimate.table import (
     CONTEXT_NOTE,
@@ -105,8 +105,15 @@ def _pool(found: VerlEstimate) -> str:
         return ""
     return (
         f"The pool holds {gib_text(found.engine_weights_bytes)} of weights; a KV cache for all sequences at once would "
-        f"need {gib_text(found.kv_demand_bytes)}, and the engine serves as many as fit."
+        f"need {gib_text(found.kv_demand_bytes)}, and the engine serves as many as fit.{_asleep(found.job)}"
     )
+
+
+def _asleep(job: VerlJob) -> str:
+    """Return what the process of a sleeping engine of vLLM keeps, as emulated (docs/evidence.md)."""
+    if job.engine != VLLM or not job.free_cache_engine:
+        return ""
+    return " Not counted: asleep, its process keeps a CUDA context and 0.2 to 0.4 GiB of buffers."
 
 
 def _peaks(found: VerlEstimate, peak_phase: Phase) -> str:

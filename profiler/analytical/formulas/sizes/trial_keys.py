@@ -133,6 +133,8 @@ class TrialKeys(Protocol):
     @property
     def fsdp_activation_checkpointing(self) -> bool | None: ...  # noqa: D102
     @property
+    def fsdp_cpu_ram_efficient_loading(self) -> bool: ...  # noqa: D102
+    @property
     def cp_size(self) -> int | None: ...  # noqa: D102
     @property
     def zero_stage(self) -> int | None: ...  # noqa: D102
@@ -285,10 +287,8 @@ class ItemisedKeys(_WithKeys):
 
 _RAGGED_ROWS, _RAGGED_PARTS = 4, 8
 """`completion_lengths`: four lengths that repeat, each an eighth of the longest shorter than the one before."""
-
 _GRPO_LOSS_TENSORS = 12
 """An estimate: ratios, clipped ratios, masks, entropy."""
-
 _RLOO_LOSS_TENSORS = 3
 """The loss is one number per row. Kept are the log-probabilities, their entropy and the mask."""
 

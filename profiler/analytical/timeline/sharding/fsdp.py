@@ -11,7 +11,7 @@ Source: `fsdp2_prepare_model` in accelerate's `utils/fsdp_utils.py`; `_fsdp_para
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 
 from profiler.analytical.formulas.host import HostSide
@@ -233,10 +233,12 @@ class Fsdp(UnitSharding):
 
         trl loads models to the host, and transformers leaves them there. vLLM starts before any of them is moved. Then
         the reference is moved as one unit, and at last the model, unit by unit: a whole unit is there with its own
-        shards and those of the units before it. `fsdp_cpu_ram_efficient_loading` moves tensor by tensor instead, which
-        is as large where the embedding is the largest.
+        shards and those of the units before it. `fsdp_cpu_ram_efficient_loading` sends tensor by tensor instead, and a
+        tied LM head at last as a tensor of its own, whose shard is there next to the embedding's until both are tied.
 
         By hand, qwen2.5-0.5b full on 4 GPUs: shards of 494,032,768 B, and embedding and norm of 136,135,552 x 4 B.
+        Sent by tensors: the shards, one more of 136,134,656 B, and the LM head of 136,134,656 x 4 B. Emulated on 2 GPUs
+        with LoRA, 1,813,882,880 B where 1,806,315,264 are counted; TinyLlama, with its own head, is equal to the byte.
 
         Source: `create_model_from_path(device_map=None)` in trl 1.16; `place_model_on_device` of transformers'
         `Trainer`; `_move_states_to_device` in torch's `_fsdp_init.py`; `fsdp2_load_full_state_dict` of accelerate.
@@ -245,6 +247,9 @@ class Fsdp(UnitSharding):
             return (replace(alone, terms={Category.ENGINE: alone.terms[Category.ENGINE]}),)
         kept = {Category.WEIGHTS: self.weights, Category.ADAPTERS: self.adapters, Category.REFERENCE: self.reference}
         unit = {Category.COMMUNICATION: Term(self._unit_at_load, lambda: "a whole unit, until it is sharded")}
+        if self.spec.fsdp_cpu_ram_efficient_loading:
+            unit = {Category.COMMUNICATION: Term(self._tensor_at_load, lambda: "a whole tensor, until it is sharded")}
+            kept[Category.WEIGHTS] = self.weights.plus(self._tied_head_at_load)
         if alone.name is not InstantName.LOADED:
             return (alone.with_terms({**kept, **unit}),)
         size = self._parameters * element_bytes(self.spec).weight
@@ -266,6 +271,24 @@ class Fsdp(UnitSharding):
         adapters = self._adapters + self._copied_adapters
         layer = layer + FLOAT32_BYTES * (adapters // self.architecture.num_hidden_layers)
         return larger(last, layer - whole_units(last, self.spec.num_processes))
+
+    @cached_property
+    def _head_at_load(self) -> Count:
+        """The LM head before it is sharded."""
+        return self._element_bytes * self.architecture.vocab_size * self.architecture.hidden_size
+
+    @cached_property
+    def _tied_head_at_load(self) -> Term:
+        """The shard of a tied LM head, until it is tied again (`fsdp2_load_full_state_dict` of accelerate)."""
+        shard = whole_units(self._head_at_load, self.spec.num_processes)
+        return Term(shard, lambda: "the tied head once more").only_if(self.architecture.tie_word_embeddings)
+
+    @cached_property
+    def _tensor_at_load(self) -> Count:
+        """What the largest tensor adds to the shards of all: the LM head, the last one, or one of a layer before it."""
+        largest = reduce(larger, (prod(group.shape) for group in base_tensors(self.architecture)))
+        shard = whole_units(self._head_at_load, self.spec.num_processes)
+        return larger(self._head_at_load, self._element_bytes * largest - shard)
 
     def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:
         """Return the instants at which units are copied out, an inner layer's backward, and the end of the first's."""
