@@ -93,11 +93,13 @@ from profiler.domain.trials.trial import Logprobs, Rollout, Tuning
 def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instant at which the models are built.
 
-    It includes the LM head that is tied at the end, or the adapters, which come last: the larger of both. peft creates
-    adapters in float32, whatever type they get later.
+    It includes the LM head that is tied at the end, or the adapters and their copy, which come last: the larger of
+    both. peft creates adapters in float32, whatever type they get later.
     """
     made = dict(models(spec, architecture))
     adapters, head = made[Category.ADAPTERS], untied_head(spec, architecture)
+    if spec.ref_adapter:  # which is among the models already
+        head = Term(larger(head.size - made[Category.REFERENCE].size, 0), head.words)
     as_made = adapters.size // element_bytes(spec).adapter * FLOAT32_BYTES
     last = larger(as_made, head.size)
     # A critic is made after the policy and before the reference, and has no LM head.
