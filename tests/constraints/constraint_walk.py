@@ -179,6 +179,8 @@ RARE: Sequence[Values] = (
     {"recipe": "reward", "use_liger_kernel": True},
     {"recipe": "reward", "model": "qwen2.5-vl-3b"},
     {"recipe": "reward", "tuning": "lora", "lora_target_modules": ["lm_head", "q_proj"]},
+    {"recipe": "dpo", "tuning": "qlora", "lora_target_modules": ["lm_head"]},
+    {"recipe": "sft", "tuning": "lora", "lora_target_modules": ["lm_head"], "logprobs": "nll"},
     {"recipe": "reward", "model": "other-head"},
     {"model": "qwen2.5-vl-3b", "attn_implementation": "eager"},
     {"model": "sinks", "attn_implementation": "flash_attention_2"},
