@@ -186,6 +186,7 @@ RARE: Sequence[Values] = (
     {"model": "sinks", "attn_implementation": "flash_attention_2"},
     {"model": "qwen2.5-vl-3b", "use_liger_kernel": True},
     {"logprobs": "minibatch", **_DEEPSPEED},
+    {"alloc_conf": "roundup_power2_divisions:8", **_FSDP},
     {"logprobs": "minibatch", **_FSDP},
     {"fsdp_activation_checkpointing": True, "gradient_checkpointing": False, **_FSDP},
     {"cp_size": 3, "fsdp_version": 1, "attn_implementation": "eager", "recipe": "sft", **_FSDP},
