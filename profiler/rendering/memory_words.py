@@ -19,7 +19,7 @@ from profiler.domain.verl import VLLM
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
 SEVERAL_NOTE = (
     "Reserved: by a model of segments left behind; of several GPUs 5 % off an emulation in half of the trials, and up "
-    "to 33 % too low."
+    "to 39 % too low."
 )
 REPLAYED_NOTE = "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials."
 FRAGMENTS_NOTE = (
