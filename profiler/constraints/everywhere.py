@@ -278,9 +278,10 @@ EVERYWHERE = (
         "replaces the forward of models with an LM head, and a reward model has none",
         "Set use_liger_kernel=false.",
     ),
+    # `__init__` of trl 1.16's trainers: log-probabilities are of `lm_head.weight`, without its adapter.
     _everywhere(
-        {"lora_target_modules": lambda names: "lm_head" in (names or ()), "recipe": Recipe.REWARD},
-        "names the LM head, and a reward model has none",
+        {"lora_target_modules": lambda names: "lm_head" in (names or ()), "logprobs": lambda way: way.has_fused_head},
+        "names the LM head, which trl's trainers refuse to adapt, and which a reward model lacks",
         "Leave out lm_head.",
     ),
     _everywhere(

@@ -13,10 +13,14 @@ from profiler.analytical.replayed.trial import has_replay
 from profiler.domain.cards.capabilities import COMPARED, Compared, Within
 from profiler.domain.memory import MIB, Category, as_gib, gib_text
 from profiler.domain.trials.kernels import Bounds
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import DistributedType, TrialSpec
 from profiler.domain.verl import VLLM
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
+SEVERAL_NOTE = (
+    "Reserved: by a model of segments left behind; of several GPUs 5 % off an emulation in half of the trials, and up "
+    "to 39 % too low."
+)
 REPLAYED_NOTE = "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials."
 FRAGMENTS_NOTE = (
     f"Fragments: what a full card cannot return, at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials."
@@ -50,9 +54,11 @@ def short_model(model: str) -> str:
     return name if len(name) <= _MODEL_CHARACTERS else name[: _MODEL_CHARACTERS - 1] + "…"
 
 
-def reserved_note(spec: TrialSpec) -> str:
-    """Return how reserved memory of one trial is estimated."""
-    return REPLAYED_NOTE if has_replay(spec) else RESERVED_NOTE
+def reserved_note(spec: TrialSpec, *, is_replayed: bool = True) -> str:
+    """Return how reserved memory of one trial is estimated, if what has a replay is replayed."""
+    if spec.distributed_type is not DistributedType.NO:
+        return SEVERAL_NOTE
+    return REPLAYED_NOTE if is_replayed and has_replay(spec) else RESERVED_NOTE
 
 
 def fragments_note(cards: Iterable[CardVerdict]) -> str:

@@ -152,6 +152,14 @@ _OF_COMPLETIONS = replace(_OF_ROWS, logprobs=Logprobs.PAIRS_OF_COMPLETIONS)
 _LONG_KTO = replace(_OF_ROWS, recipe=Recipe.KTO, max_length=1001, max_prompt_length=501)
 _TILE = 10 * 32_768 * 2
 
+
+def _of_cast_chunks(vocabulary: int, tokens: int, size: int, *, why: str) -> Row:
+    """Return a row of the casts of a frozen head in backward, next to a tile of logits."""
+    batch, tile = replace(ONE, completion_tokens=tokens, scored_tokens=tokens), min(tokens, 4_096) * 32_768 * 2
+    model = replace(TOY, vocab_size=vocabulary)
+    return row(head_backward_scratch, _HALF_LORA, model, batch, part="logits", is_=tile + size, why=why)
+
+
 HEAD_ROWS = (
     row(tile, 1_000, 2, is_=65_536_000, why="1,000 x 32,768 x 2 B"),
     row(head_backward_scratch, FULL, TOY, ONE, part="logits", is_=655_360, why="one tile of 10 tokens"),
@@ -234,8 +242,8 @@ HEAD_ROWS = (
     # Without autocast the widened head is kept, and later releases make none.
     row(in_chunks, replace(FULL, bf16=False, **_CHUNKED), TOY, LABELLED, is_=4 * 8_000 + 3_200),
     row(in_chunks, replace(FULL, bf16=False, logprobs=Logprobs.CHUNKED_NLL_CAST), TOY, LABELLED, is_=4 * 8_000),
-    row(cast_chunk_bytes, CAST, TOY, ONE, chunks=1, is_=1_760, why="(100 + 10) x 8 x 2"),
-    row(cast_chunk_bytes, FULL, TOY, ONE, chunks=1, is_=0),
+    row(cast_chunk_bytes, CAST, TOY, ONE, 100, is_=1_760, why="(100 + 10) x 8 x 2"),
+    row(cast_chunk_bytes, FULL, TOY, ONE, 100, is_=0),
     row(head_backward_scratch, CAST, TOY, ONE, part="gradients", is_=100 * 8 * 4, why="nothing is converted"),
     row(head_saved, _COPIED, TOY, ONE, part="activations", is_=1_600, why="the whole head is copied"),
     row(head_saved, replace(_COPIED, dtype=Dtype.BFLOAT16), TOY, ONE, part="activations", is_=0),
@@ -251,7 +259,7 @@ HEAD_ROWS = (
         ONE,
         part="logits",
         is_=_TILE + (100 + 10) * 8 * 2,
-        why="when gradients are returned one of the two chunks is left",
+        why="the only chunk of the head",
     ),
     row(
         head_backward_scratch,
@@ -259,9 +267,12 @@ HEAD_ROWS = (
         TOY,
         ONE,
         part="logits",
-        is_=_TILE + (2 * 100 + 10) * 8 * 2,
-        why="with adapters nothing is returned",
+        is_=_TILE + (100 + 10) * 8 * 2,
+        why="with adapters nothing is returned, and a head of one chunk is cast once",
     ),
+    _of_cast_chunks(49_152, 10, (32_768 + 16_384 + 10) * 8 * 2, why="the second chunk is half as large"),
+    _of_cast_chunks(70_000, 10, (2 * 32_768 + 10) * 8 * 2, why="two whole chunks"),
+    _of_cast_chunks(100, 5_000, (2 * 100 + 4_096) * 8 * 2, why="cast again for the second tile"),
 )
 
 ROLLOUT_ROWS = (

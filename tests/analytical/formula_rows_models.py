@@ -86,6 +86,8 @@ MODEL_ROWS = (
     row(autocast_saved_bytes, LORA, HALF_BILLION, is_=0, why="autocast's cache ends with forward"),
     row(autocast_scoring_bytes, LORA, HALF_BILLION, is_=17_596_416),
     row(autocast_scoring_bytes, replace(LORA, bf16=False), HALF_BILLION, is_=0),
+    row(autocast_scoring_bytes, QLORA, HALF_BILLION, is_=0, why="what is trained is bfloat16"),
+    row(autocast_scoring_bytes, replace(QLORA, ref_adapter=True), HALF_BILLION, is_=17_596_416, why="the copy is not"),
     row(
         autocast_forward_bytes,
         WIDE_LORA,

@@ -26,6 +26,14 @@ EMULATED = (
 )
 
 
+RECOMPUTED = (
+    (["q_proj", "v_proj"], 2_080_129_536),
+    (["gate_proj", "up_proj"], 2_183_938_560),
+    (["all-linear"], 2_258_207_232),
+)
+"""SFT of llama-3.2-1b over 4-bit weights with checkpointing: 8 rows of 768 tokens, 2 micro-batches."""
+
+
 def _spec(**keys: object) -> TrialSpec:
     own = {
         "backend": "emulated",
@@ -48,6 +56,15 @@ def _estimated(spec: TrialSpec) -> int:
 @pytest.mark.parametrize(("keys", "liger", "emulated"), EMULATED)
 def test_the_closed_form_is_within_one_and_a_half_percent(keys, liger, emulated):
     assert _estimated(_spec(**keys, use_liger_kernel=liger)) == pytest.approx(emulated, rel=0.015)
+
+
+@pytest.mark.parametrize(("targets", "emulated"), RECOMPUTED)
+def test_the_product_is_there_when_a_layer_is_recomputed(targets, emulated):
+    keys = {"model": "llama-3.2-1b", "tuning": "qlora", "gradient_checkpointing": True, "use_liger_kernel": True}
+    rows = {"recipe": "sft", "max_length": 768, "lengths": "forced", "per_device_train_batch_size": 8}
+    own = {"backend": "emulated", "gradient_accumulation_steps": 2, "steps": 2, "lora_target_modules": targets}
+    spec = parse_point({**own, **keys, **rows}, architecture_of=builtin_architecture)
+    assert _estimated(spec) == pytest.approx(emulated, rel=0.002)
 
 
 @pytest.mark.parametrize(("one", "other"), [(EMULATED[0], EMULATED[1]), (EMULATED[4], EMULATED[5])])

@@ -56,6 +56,19 @@ def test_the_end_of_a_backward_by_hand():
     assert not any(each.name is InstantName.REDUCTION and each.happens for each in trial_instants(_zero(2), _shape()))
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_gradients_stay_while_matrices_are_updated(stage):
+    """On 2 GPUs the bfloat16 of a half, its float32, and as many roots or decayed gradients: 10 B of each value."""
+    half = PARAMETERS // 2
+    for keys in ({"optim": "adamw_torch"}, {"optim": "sgd", "weight_decay": 0.01}):
+        found = _instant(_zero(stage, 2, recipe="sft", **keys), InstantName.STEP)
+        assert found[Category.GRADIENTS] == (2 + 4 + 4) * half
+    # Adapters are all matrices: one group, whose gradients are gone. The largest is then both of their copies.
+    adapted = _zero(stage, 2, recipe="sft", tuning="lora", lora_rank=16, optim="adamw_torch")
+    own = 8_798_208 // 2
+    assert _instant(adapted, InstantName.STEP)[Category.GRADIENTS] == (2 + 2 + 4) * own
+
+
 def _shape() -> Architecture:
     return architecture(MODEL)
 

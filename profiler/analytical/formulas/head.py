@@ -53,20 +53,16 @@ def tile(scored_tokens: Count, compute: Count, block: Block = exact) -> Term:
     )
 
 
-def cast_chunk_bytes(
-    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, chunks: int, columns: Count = VOCABULARY_CHUNK
-) -> Count:
+def cast_chunk_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *vocabulary: Count) -> Count:
     """Return the copies that the fused head casts to a narrower type: chunks of its weight, hidden states of a tile.
 
-    0 if nothing is cast. By hand, one chunk, H = 8, N = 10, V = 100, float32 under autocast: (100 + 10) x 8 x 2 =
-    1,760 B.
+    0 if nothing is cast. By hand, V = 100 in one chunk, H = 8, N = 10, float32 under autocast: (100 + 10) x 8 x 2 B.
 
     Source: `_chunked_logprob` in trl's `chunked_logprob.py`, `.to(compute_dtype)`.
     """
-    sizes = element_bytes(spec)
-    block, row = block_of(spec), architecture.hidden_size * sizes.compute
-    weight = chunks * block(smaller(architecture.vocab_size, columns) * row)
-    return where(sizes.autocast_casts, weight + block(smaller(batch.scored_tokens, TOKEN_CHUNK) * row), 0)
+    sizes, block, tokens = element_bytes(spec), block_of(spec), smaller(batch.scored_tokens, TOKEN_CHUNK)
+    rows = (block(each * architecture.hidden_size * sizes.compute) for each in (*vocabulary, tokens))
+    return where(sizes.autocast_casts, sum(rows), 0)
 
 
 def loss_bytes(batch: Batch, block: Block = exact) -> Count:
@@ -171,8 +167,9 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         scratch = full if selection is None else _selective_scratch(selection, logits, entropy)
         return HeadBytes(logits=Term(scratch, logits.words), activations=_all_hidden(hidden))
     statistics = _FORWARD_STATISTICS * block(FLOAT32_BYTES * batch.scored_tokens)
+    cast = cast_chunk_bytes(spec, architecture, batch, smaller(architecture.vocab_size, VOCABULARY_CHUNK))
     return HeadBytes(
-        logits=_tile_and(statistics + cast_chunk_bytes(spec, architecture, batch, chunks=1), spec, batch),
+        logits=_tile_and(statistics + cast, spec, batch),
         activations=_all_hidden(hidden),
     )
 
@@ -302,8 +299,11 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     returned = where(sizes.stream < FLOAT32_BYTES, block(values * sizes.stream), 0)
     weights_made = block(weights * FLOAT32_BYTES)
     weights_returned = where(sizes.weight < FLOAT32_BYTES, block(weights * sizes.weight), 0)
-    in_loop = cast_chunk_bytes(spec, architecture, batch, chunks=2)
-    last = cast_chunk_bytes(spec, architecture, batch, chunks=1, columns=(vocabulary - 1) % VOCABULARY_CHUNK + 1)
+    chunk = smaller(vocabulary, VOCABULARY_CHUNK)
+    again = both(batch.scored_tokens > TOKEN_CHUNK, vocabulary <= VOCABULARY_CHUNK)
+    following = where(again, chunk, smaller(vocabulary - chunk, VOCABULARY_CHUNK))
+    in_loop = cast_chunk_bytes(spec, architecture, batch, chunk, following)
+    last = cast_chunk_bytes(spec, architecture, batch, (vocabulary - 1) % VOCABULARY_CHUNK + 1)
     at_end = last + returned + weights_returned >= in_loop
     return HeadBytes(
         logits=_tile_and(where(at_end, last, in_loop), spec, batch),

@@ -1,9 +1,8 @@
 """Instants outside forward and backward: load, rollout, score, rewards, and the optimizer step.
 
-Instants of rewards: those of functions on the host, and those of models on the GPU.
-
-trl loads a reward model with a head of one value, in the type of the policy, and runs it over all completions of a
-generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl 1.16). It is on the GPU from the start.
+Rewards are of functions on the host, or of models on the GPU: trl loads one with a head of one value, in the type of
+the policy, and runs it over all completions of a generation batch at once (`GRPOTrainer.__init__` and
+`_calculate_rewards` in trl 1.16). It is on the GPU from the start.
 """
 
 from dataclasses import replace
@@ -93,11 +92,13 @@ from profiler.domain.trials.trial import Logprobs, Rollout, Tuning
 def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instant at which the models are built.
 
-    It includes the LM head that is tied at the end, or the adapters, which come last: the larger of both. peft creates
-    adapters in float32, whatever type they get later.
+    It includes the LM head that is tied at the end, or the adapters and their copy, which come last: the larger of
+    both. peft creates adapters in float32, whatever type they get later.
     """
     made = dict(models(spec, architecture))
     adapters, head = made[Category.ADAPTERS], untied_head(spec, architecture)
+    if spec.ref_adapter:  # which is among the models already
+        head = Term(larger(head.size - made[Category.REFERENCE].size, 0), head.words)
     as_made = adapters.size // element_bytes(spec).adapter * FLOAT32_BYTES
     last = larger(as_made, head.size)
     # A critic is made after the policy and before the reference, and has no LM head.
@@ -360,12 +361,9 @@ _INPUTS = 2
 
 
 def reward_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
-    """Return the instants of rewards and advantages. The size of these, a few numbers per row, is left out.
+    """Return the instants of rewards and advantages next to `persistent`.
 
-    Args:
-        spec: The trial.
-        architecture: Its model.
-        persistent: The memory that is present throughout the rewards.
+    The size of these, a few numbers per row, is left out.
     """
     on_the_host = Instant(phase=Phase.REWARD, name=InstantName.REWARD, terms=persistent)
     return (on_the_host, *(_scored_by(spec, model, persistent) for model in architecture.reward_models))

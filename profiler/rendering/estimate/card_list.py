@@ -12,7 +12,7 @@ from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Section, Table, Text, Wrap, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import RESERVED_NOTE, fragments_note, gib_number, reserved_note
+from profiler.rendering.memory_words import fragments_note, gib_number, reserved_note
 
 _COLUMNS = (
     Column(title="GPU", align=Align.LEFT, width=24),
@@ -133,7 +133,7 @@ def grid_table(grid: EstimatedGrid) -> str:
         Column(title=title, align=Align.RIGHT if title in numbers else Align.LEFT)
         for title in (*grid.keys, *_NUMBERS, *_TEXTS)
     ]
-    note = reserved_note(grid.points[0].spec) if grid.is_replayed else RESERVED_NOTE
+    note = reserved_note(grid.points[0].spec, is_replayed=grid.is_replayed)
     blocks: list[Block] = [
         paragraphs(_TITLE),
         Section("", [Table(columns, [_cells(point, grid.keys) for point in grid.points])]),

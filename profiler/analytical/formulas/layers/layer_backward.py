@@ -75,7 +75,8 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     that weight unpacked from 4 bits (`MatMul4Bit.backward`). In addition the gradient of the residual stream, [T, H],
     which is also that of the MLP's result; if this is multiplied by a number, its gradient is another, until down's
     backward is done (Granite).
-    Liger writes the gradients of gate and up over their values (`swiglu_backward`), so the second is the larger.
+    Liger writes the gradients of gate and up over their values (`swiglu_backward`), so the second is the larger; but if
+    down has an adapter, the gradients of its input by the weight and by the adapter, and their sum, are three as well.
     Of a mixture, the experts come before their shared expert, which has freed what they saved; or after it, if it is
     added to them.
     """
@@ -118,8 +119,8 @@ def _dense_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
         return at_down + weight if spec.use_liger_kernel else larger(2 * wide, at_down + weight)
     unpacked = weight if spec.tuning is Tuning.QLORA else 0
     dropping = _dropout_backward_bytes(spec, architecture, batch.positions)
-    if spec.use_liger_kernel:
-        return larger(at_down + unpacked, dropping)
+    if spec.use_liger_kernel and not adapted_parts(spec, architecture, ("down_proj",)):
+        return at_down + unpacked
     return larger(3 * wide - _down_saved_bytes(spec, architecture, batch.positions), at_down + unpacked, dropping)
 
 

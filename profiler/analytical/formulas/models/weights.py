@@ -262,15 +262,18 @@ def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape, *, in_la
 
 
 def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the copies that autocast's cache keeps while the policy scores without gradient.
+    """Return the bytes of the copies that autocast's cache keeps while the policy or its reference scores.
 
-    They are those of trained weights; the copy of a frozen or a float16 weight is freed after its product. By hand, as
-    in `autocast_cache_bytes`: 17,596,416 B.
+    They are those of trained weights; the copy of a frozen or a float16 weight is freed after its product. A copy of
+    adapters is trained too while it is switched on, and float32 over 4-bit weights. By hand, as in
+    `autocast_cache_bytes`: 17,596,416 B.
+
+    Source: `use_adapter` in `trl/trainer/utils.py` of trl 1.16, `set_adapter` in peft's `tuners/tuners_utils.py`.
     """
     if trains_everything(spec):
         copies = autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
         return where(element_bytes(spec).caches_head, copies, 0)
-    return _adapter_casts(spec, architecture)
+    return _adapter_casts(spec, architecture, of_copy=spec.ref_adapter)
 
 
 def ends_autocast(spec: TrialKeys) -> bool:
@@ -300,12 +303,13 @@ def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return head_cast_bytes(spec, architecture) if spec.logprobs.makes_all_logits else 0
 
 
-def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the copies of float32 adapters in the compute type, without those of experts.
+def _adapter_casts(spec: TrialKeys, architecture: DecoderShape, *, of_copy: bool = False) -> Count:
+    """Return the bytes of the copies of float32 adapters, or of their copy, in the compute type, without experts'.
 
     peft casts the adapters of experts itself, layer by layer (`merged_bytes`).
     """
-    if trains_everything(spec) or has_bfloat16_adapters(spec):
+    are_wide = not is_unwrapped(spec.distributed_type) if of_copy else not has_bfloat16_adapters(spec)
+    if trains_everything(spec) or not are_wide:
         return 0
     element = element_bytes(spec).compute
     casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element)

@@ -316,7 +316,8 @@ class TrialSharding(Sharding):
 _BROADCAST_BYTES = 250 * MIB
 """DDP sends the model of the first process in tensors of 250 MiB, and up to a parameter more, two at a time.
 
-They are copies of the parameters of one type, in their order. One that fills a tensor by itself is not copied.
+They are copies of the parameters of one type, in their order; the tensors are sent in the order of their first
+parameters, so that adapters of another type come second. One that fills a tensor by itself is not copied.
 
 Source: `broadcast_bucket_size` of `DistributedDataParallel`, `broadcast_coalesced` in torch's
 `csrc/distributed/c10d/comm.cpp`, and `flatten_dense_tensors` of ATen.
@@ -335,19 +336,25 @@ class Replicated(TrialSharding):
         """Return loading, and the instant at which DDP has all models: what it sends, or then its buckets.
 
         An LM head of its own is in the last of the tensors. The embedding comes first, and is sent as it is if it is
-        large enough. By hand, qwen2.5-0.5b by LoRA: 2 x 250 MiB are more than the buckets of 8,798,208 values;
-        qwen2.5-7b: 250 MiB and a head of 152,064 x 3,584 x 2 B. qwen2.5-0.5b by QLoRA: 457,187,808 B of weights without
-        the embedding's 272,269,312 B, and the adapters.
+        large enough. By hand, qwen2.5-0.5b in float32 by LoRA: 2 x 250 MiB are more than the buckets of 8,798,208
+        values; in bfloat16 adapters come between 250 MiB and the rest, of which 432.6 MiB are the second and the third
+        tensor; qwen2.5-7b: 250 MiB and a head of 152,064 x 3,584 x 2 B. qwen2.5-0.5b by QLoRA: 457,187,808 B of weights
+        without the embedding's 272,269,312 B, and the adapters.
         """
         if alone.name is InstantName.ENGINE_START or everywhere(self.spec.num_processes == 1):
             return (alone,)
         models: Terms = {name: term for name, term in alone.terms.items() if name is not Category.WORKSPACE}
-        shape, element = self.architecture, element_bytes(self.spec).weight
-        table = element * shape.vocab_size * shape.hidden_size
-        head = where(shape.tie_word_embeddings, 0, table)
+        shape, element = self.architecture, element_bytes(self.spec)
+        table = element.weight * shape.vocab_size * shape.hidden_size
+        head = 0 if shape.scores else where(shape.tie_word_embeddings, 0, table)
         at_once = _BROADCAST_BYTES + larger(head, _BROADCAST_BYTES)
         copied = _sum(models) - where(table >= _BROADCAST_BYTES, table, 0)
-        sent = Term(smaller(copied, at_once), lambda: "what DDP sends of the model at a time")
+        adapters = models[Category.ADAPTERS].size
+        others = copied - adapters
+        come_second = both(both(adapters > 0, element.weight != element.adapter), head == 0)
+        parted = larger(others - _BROADCAST_BYTES, smaller(others, _BROADCAST_BYTES) + adapters)
+        size = smaller(copied, where(come_second, smaller(at_once, parted), at_once))
+        sent = Term(size, lambda: "what DDP sends of the model at a time")
         more: Terms = {Category.COMMUNICATION: chosen(sent.size >= self.buckets.size, sent, self.buckets)}
         has_several = self.spec.num_processes > 1
         return (alone, replace(alone, name=InstantName.REPLICATED, terms={**models, **more}, happens=has_several))
