@@ -186,7 +186,7 @@ def _open(point: EstimatedPoint, architecture: Architecture) -> EstimatedPoint:
     if gpu is not None and fit is not None:
         needed = needed_of(point.spec, point.estimate)
         more = replace(needed, most_bytes=needed.most_bytes + most_added_by_sharding(point.spec, architecture))
-        fit = open_fit(fit, has_room=fit_of_memory(gpu, more, gpus=point.spec.num_processes) is Fit.FITS)
+        fit = open_fit(fit, is_certain=fit_of_memory(gpu, more, gpus=point.spec.num_processes) is Fit.FITS)
     return replace(point, fit=fit, is_open=True)
 
 

@@ -174,7 +174,7 @@ def test_advice_of_the_package_refuses_open_sharding(job_of):
         grpo_vram.advise(job_of(OPEN, tuning="lora"))
 
 
-def test_only_a_card_with_room_for_what_sharding_adds_is_enough(job_of):
+def test_only_a_card_for_all_that_sharding_adds_is_enough(job_of):
     job = job_of(OPEN, tuning="lora", max_completion_length=2048)
     found, unsharded = grpo_vram.smallest_card(job), grpo_vram.smallest_card(job, distributed_type="no")
     assert found.card is not None

@@ -306,12 +306,12 @@ def without_sharding(
 ) -> tuple[CardVerdict, ...]:
     """Return verdicts of an estimate without what shards the job: it fits with room for all that this may add."""
     added = most_added_by_sharding(spec, architecture)
-    return tuple(replace(card, fit=open_fit(card.fit, has_room=card.left_bytes >= added)) for card in cards)
+    return tuple(replace(card, fit=open_fit(card.fit, is_certain=card.left_bytes >= added)) for card in cards)
 
 
-def open_fit(fit: Fit, *, has_room: bool) -> Fit:
+def open_fit(fit: Fit, *, is_certain: bool) -> Fit:
     """Return a verdict where something is left out: memory decides it only with room for that."""
-    return Fit.UNDECIDED if fit in (Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE) and not has_room else fit
+    return Fit.UNDECIDED if fit in (Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE) and not is_certain else fit
 
 
 def most_added_by_sharding(spec: TrialSpec, architecture: Architecture) -> int:
