@@ -69,7 +69,7 @@ FIXED: Mapping[str, object] = {
     "fsdp_reshard_after_forward": None,
     "fsdp_offload_params": None,
     "fsdp_activation_checkpointing": None,
-    "fsdp_cpu_ram_efficient_loading": None,
+    "fsdp_cpu_ram_efficient_loading": False,
     "cp_size": None,
     "torch_empty_cache_steps": None,
     "activation_offloading": False,
