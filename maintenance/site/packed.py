@@ -13,8 +13,8 @@ _NEEDED = ("yaml",)
 """Their files of Python: PyYAML does without its extension."""
 
 _OF_TRIALS = frozenset(
-    ("callback", "claims", "cluster", "emulation", "execution", "forecast", "monitor", "report", "run", "scripts", "seams",
-     "share", "simulation", "substitutes", "sweep", "training", "worker")
+    ("callback", "claims", "cluster", "emulation", "execution", "forecast", "monitor", "report", "run", "scripts",
+     "seams", "share", "simulation", "substitutes", "sweep", "training", "worker")
 )  # fmt: skip
 """Folders of `profiler` that run trials, watch a card or read tables of trials."""
 
