@@ -199,3 +199,11 @@ def test_a_grid_names_how_many_of_its_trials_leave_sharding_out(job_of, capsys):
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert "Without ZeRO-3, which has no formula for them: 1 of 3 trials." in notes
     assert not any("Not counted" in line for line in notes)
+
+
+def test_reserved_memory_above_the_card_is_explained_in_a_grid(job_of, capsys):
+    above = "a full card gives its cache back before it runs out"
+    for gpu, is_above in (("a100-80gb", False), ("rtx-3060-12gb", True)):
+        job = job_of(ZERO_3).with_keys(gpu=gpu)
+        assert estimate([*words_of(job), f"{LENGTH}=1024,4096"]) == EXIT_OK
+        assert (above in " ".join(capsys.readouterr().out.split())) is is_above

@@ -7,6 +7,7 @@ from profiler.analytical.explanation.explained import CardVerdict, EstimatedGrid
 from profiler.config.options.reading import show
 from profiler.config.prices import Price
 from profiler.config.trials.identity import spec_to_mapping
+from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import Origin, gib_text
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Section, Table, Text, Wrap, paragraphs
@@ -137,9 +138,16 @@ def grid_table(grid: EstimatedGrid) -> str:
     blocks: list[Block] = [
         paragraphs(_TITLE),
         Section("", [Table(columns, [_cells(point, grid.keys) for point in grid.points])]),
-        paragraphs(f"{_summary(grid)} {note} {CONTEXT_NOTE}"),
+        paragraphs(f"{_summary(grid)} {note} {CONTEXT_NOTE}", _above_the_card(grid)),
     ]
     return plain_text(Document(title=_TITLE, blocks=blocks))
+
+
+def _above_the_card(grid: EstimatedGrid) -> str:
+    """Return what reserved memory of more than a card means; empty if no trial has it."""
+    cards = [(point.estimate.reserved_bytes, find_gpu(point.spec.gpu)) for point in grid.points]
+    is_above = any(card is not None and reserved > card.memory_bytes for reserved, card in cards)
+    return "Reserved above the card's memory: a full card gives its cache back before it runs out." if is_above else ""
 
 
 def grid_json(grid: EstimatedGrid, notes: Sequence[str]) -> str:
