@@ -33,7 +33,7 @@ _FSDP: Mapping[str, object] = {
     "fsdp_version": 2,
     "fsdp_cpu_ram_efficient_loading": True,
 }
-"""What `trl_recipe_fsdp.yaml` says, and how accelerate loads unless told."""
+"""What `trl_recipe_fsdp.yaml` says, and how accelerate loads by default."""
 
 _ASKS_FOR_FLOAT32 = (0, 27)
 """The first minor release of trl that does. Before, transformers decides the type of weights: from its release 5 on it

@@ -207,3 +207,10 @@ def test_reserved_memory_above_the_card_is_explained_in_a_grid(job_of, capsys):
         job = job_of(ZERO_3).with_keys(gpu=gpu)
         assert estimate([*words_of(job), f"{LENGTH}=1024,4096"]) == EXIT_OK
         assert (above in " ".join(capsys.readouterr().out.split())) is is_above
+
+
+def test_what_is_not_counted_is_named_with_a_limit(job_of):
+    """Stage 0 shards nothing, and the closed form has no offloading without sharding."""
+    job = job_of({**ZERO_3, "deepspeed_config": {"zero_stage": 0, "offload_optimizer_device": "cpu"}})
+    assert any("offloaded" in line for line in grpo_vram.estimate(job).assumed)
+    assert any("offloaded" in line for line in grpo_vram.solve(LENGTH, job).assumed)

@@ -54,7 +54,7 @@ COMMANDS = [
     ("Unsloth (unsloth-cli.py)", "python unsloth-cli.py --model_name a/b"),
     ("EasyR1 (verl.trainer.main)", "python3 -m verl.trainer.main config=a.yaml worker.actor.model.model_path=a/b"),
     ("slime (--hf-checkpoint)", "python3 train.py --hf-checkpoint a/b --rollout-batch-size 8"),
-    ("slime (slime/train_async.py)", "python3 /root/slime/train_async.py --rollout-batch-size 8"),
+    ("slime (slime/train_async.py)", "python3 slime/train_async.py --rollout-batch-size 8"),
     ("SkyRL (skyrl_train.entrypoints.main_base)", "uv run -m skyrl_train.entrypoints.main_base generator.backend=vllm"),
     ("SkyRL (trainer.policy.model.path=)", "uv run main.py trainer.policy.model.path=a/b"),
     ("AReaL (areal.launcher.local)", "python3 -m areal.launcher.local train.py --config a.yaml"),

@@ -273,12 +273,12 @@ def notes_of_all(
 def _shared_notes(common: Inputs, unsharded: int, trials: int) -> Iterator[str]:
     """Yield what was assumed about all of some trials, of which some may leave out what shards them."""
     shards = common.sharded
-    if shards is None or (shards.refusal is not None and unsharded == trials):
+    if shards is None or shards.refusal is None or unsharded == trials:
         yield from common.notes
-        yield from () if shards is None else (shards.left_out,)
+        yield from () if shards is None or not shards.left_out else (shards.left_out,)
         return
     yield from filter(None, (*shards.notes, shards.said))
-    if unsharded and shards.refusal is not None:
+    if unsharded:
         yield f"Without {shards.refusal.found}, which has no formula for them: {unsharded} of {trials} trials."
 
 

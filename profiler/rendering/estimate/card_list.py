@@ -7,6 +7,8 @@ from profiler.analytical.explanation.explained import CardVerdict, EstimatedGrid
 from profiler.config.options.reading import show
 from profiler.config.prices import Price
 from profiler.config.trials.identity import spec_to_mapping
+from profiler.domain.cards.card import outside_torch_bytes
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import Origin, gib_text
 from profiler.domain.trials.trial import TrialSpec
@@ -145,9 +147,14 @@ def grid_table(grid: EstimatedGrid) -> str:
 
 def _above_the_card(grid: EstimatedGrid) -> str:
     """Return what reserved memory of more than a card means; empty if no trial has it."""
-    cards = [(point.estimate.reserved_bytes, find_gpu(point.spec.gpu)) for point in grid.points]
-    is_above = any(card is not None and reserved > card.memory_bytes for reserved, card in cards)
+    cards = [(point, find_gpu(point.spec.gpu)) for point in grid.points]
+    is_above = any(card is not None and _is_above(point, card) for point, card in cards)
     return "Reserved above the card's memory: a full card gives its cache back before it runs out." if is_above else ""
+
+
+def _is_above(point: EstimatedPoint, card: Gpu) -> bool:
+    outside = outside_torch_bytes(card.compute_capability, point.spec.num_processes)
+    return point.estimate.reserved_bytes + outside > card.memory_bytes
 
 
 def grid_json(grid: EstimatedGrid, notes: Sequence[str]) -> str:
