@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import builders
+import hydra
 import pytest
 import yaml
 
@@ -15,6 +16,7 @@ from profiler.config.trials.identity import labels, trial_id
 from profiler.config.trials.specification import parse_point, parse_points
 from profiler.domain.trials.trial import SPEC_KEYS, TRIAL_KEYS, Lengths, Logprobs, Tuning
 from profiler.sweep.command import ALL_KEYS, read_command
+from profiler.sweep.prepared import composition
 from profiler.sweep.prepared.composition import compose
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
@@ -140,6 +142,30 @@ def test_a_grid_of_a_grid_is_composed_as_before(tmp_path):
     """Hydra removes the list of defaults from what it read."""
     assert composed(tmp_path, mine="defaults: [base]\nseed: 5", base="steps: 2")["steps"] == 2
     assert composed(tmp_path)["steps"] == 2
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_groups_of_hydra_change_nothing_and_are_not_loaded(name, monkeypatch):
+    """Groups of its own configuration say where a job of Hydra logs, and none runs."""
+    loaded, load = [], composition.KeptPackageSource.load_config
+
+    def noted(source, config_path):
+        loaded.append(config_path)
+        return load(source, config_path)
+
+    monkeypatch.setattr(composition.KeptPackageSource, "load_config", noted)
+    command = read_command([f"+grid={name}"])
+    found = compose(command)
+    assert loaded == []
+    monkeypatch.setattr(composition, "_composed", lambda overrides: hydra.compose("config", overrides=overrides))
+    assert compose(command) == found
+    assert "hydra/job_logging/default" in loaded
+
+
+def test_a_group_of_hydra_that_is_named_is_loaded(tmp_path):
+    named = "defaults: [{override /hydra/job_logging: stdout}]\nsteps: 2"
+    assert composed(tmp_path, mine=named)["steps"] == 2
+    assert compose(read_command(["+grid=optimizer", "hydra/job_logging=stdout"]))["steps"] == 3
 
 
 def _config_file():

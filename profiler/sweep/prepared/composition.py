@@ -4,8 +4,9 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextvars import ContextVar
 from copy import deepcopy
 from functools import lru_cache
 from io import StringIO
@@ -70,6 +71,11 @@ _HYDRA = "hydra"
 """The provider of Hydra's own configuration."""
 
 
+_GROUPS_ARE_LOADED = ContextVar("_GROUPS_ARE_LOADED", default=True)
+"""Whether Hydra loads the groups of its own configuration: where a job logs and how it is launched. They take 60 % of
+the time of composing, and no job runs under Hydra."""
+
+
 class KeptPackageSource(ImportlibResourcesConfigSource):  # type: ignore[misc]
     """Hydra's own configuration files, which stay what they are, each read once."""
 
@@ -82,6 +88,13 @@ class KeptPackageSource(ImportlibResourcesConfigSource):  # type: ignore[misc]
 
 class StructuredConfigSource(structured_config_source.StructuredConfigSource):  # type: ignore[misc]
     """Schemas, in one store, which Hydra copies twice per configuration. It looks for a class of this name."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return a schema."""
+        result = super().load_config(config_path)
+        if not _GROUPS_ARE_LOADED.get() and config_path == f"{_HYDRA}/config":
+            result.config.defaults = []
+        return result
 
     def __deepcopy__(self, _memo: dict[int, object]) -> "StructuredConfigSource":
         return self
@@ -131,7 +144,7 @@ def compose(command: Command) -> dict[str, object]:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message=".*is not available")  # a folder of hydra.searchpath
-                config = hydra.compose(_CONFIG_NAME, overrides=[f"+{GRID}={grid}", *command.settings])
+                config = _composed([f"+{GRID}={grid}", *command.settings])
             values = _plain_values(config)
         except Exception as error:  # Hydra raises anything at a wrong grid: its own errors, ValueError, RecursionError
             raise _usage_error(error, command.settings, grid) from error
@@ -147,6 +160,20 @@ def compose(command: Command) -> dict[str, object]:
     if faults:
         raise UsageError(faults)
     return values
+
+
+def _composed(overrides: list[str]) -> DictConfig:
+    """Return what Hydra composes, without the groups of its own configuration if nothing names one."""
+    by_hydra: Callable[..., DictConfig] = hydra.compose
+    token = _GROUPS_ARE_LOADED.set(False)
+    try:
+        return by_hydra(_CONFIG_NAME, overrides=overrides)
+    except Exception as error:
+        if _HYDRA not in str(error):
+            raise
+    finally:
+        _GROUPS_ARE_LOADED.reset(token)
+    return by_hydra(_CONFIG_NAME, overrides=overrides)
 
 
 def show_instead(command: Command) -> int:
