@@ -1,6 +1,6 @@
 """Requests of loading the models, and of a rollout by transformers' `generate`."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from profiler.analytical.formulas.layers.decoder_layer import ATTENTION_INPUTS
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
@@ -8,6 +8,7 @@ from profiler.analytical.formulas.models.parameters import projections
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
+    all_gradients,
     computed_bytes,
     element_bytes,
     trains_everything,
@@ -45,6 +46,7 @@ from profiler.analytical.replayed.requests import (
     union,
 )
 from profiler.analytical.timeline.instants import untied_head
+from profiler.analytical.timeline.sharding.sharding import BROADCAST_BYTES
 from profiler.analytical.timeline.step_instants import decoding, generation_casts
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import Chip
@@ -113,6 +115,80 @@ def _load_model(requests: Requests, name: str, spec: TrialKeys, architecture: De
             requests.pass_through("wide", [plus(wide, scales, scales), NO_BLOCKS])
         requests.set((name, number), each)
     requests.set((name, "rest"), minus(rest, embedding))
+
+
+_FIRST_BUCKET_BYTES, _BUCKET_BYTES = MIB, 25 * MIB
+"""`_DEFAULT_FIRST_BUCKET_BYTES` of torch's `distributed`, and `_DEFAULT_BUCKET_CAP_MB` of its DDP."""
+_AT_ONCE = 2
+"""`max_in_flight` of `broadcast_coalesced` in torch's `comm.cpp`."""
+
+
+def filled(sizes: Iterable[int], first_bytes: int, bytes_each: int) -> list[list[int]]:
+    """Return tensors in parts that are full once they have `bytes_each`, the first once it has `first_bytes`.
+
+    By hand, tensors of 3, 5, 4 and 9 B in parts of 4 and 8 B: 3 + 5, 4 + 9.
+
+    Source: `compute_bucket_assignment_by_size` in torch's `csrc/distributed/c10d/reducer.cpp`.
+    """
+    parts: list[list[int]] = [[]]
+    for size in sizes:
+        if sum(parts[-1]) >= (first_bytes if len(parts) == 1 else bytes_each):
+            parts.append([])
+        parts[-1].append(size)
+    return parts
+
+
+class Replicas:
+    """What DDP requests: copies of the weights while it sends them, and its buckets for gradients.
+
+    Without checkpointing, or with adapters, transformers lets DDP look for unused parameters, and its buckets stay.
+    Otherwise one bucket has all gradients until the second forward, which makes those of the usual size.
+
+    Source: `_BucketCapacityConfig.compute_bucket_size_limits` in torch's `nn/parallel/distributed.py`,
+    `Reducer::rebuild_buckets`, and `create_accelerator_and_postprocess` in transformers' `trainer.py`.
+    """
+
+    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
+        """Prepare them; `spec` is itemised."""
+        self._requests, self._layers = requests, len(all_layers(architecture))
+        self._weights = self._in_order(blocks(weights(spec, architecture).size))
+        self._adapters = self._in_order(blocks(adapters(spec, architecture).size))
+        self._gradients = self._in_order(blocks(all_gradients(spec, architecture).size))
+        self._rebuilds = trains_everything(spec) and bool(spec.gradient_checkpointing)
+
+    def send(self) -> None:
+        """Send the model of the first process, and make the first buckets."""
+        requests = self._requests
+        parts = [*filled(self._weights, BROADCAST_BYTES, BROADCAST_BYTES), self._adapters]
+        for number, part in enumerate(parts):
+            requests.drop(("sent", number - _AT_ONCE))
+            requests.set(("sent", number), {sum(part): 1} if len(part) > 1 else NO_BLOCKS)
+        requests.drop(*(("sent", number) for number in range(len(parts))))
+        if self._rebuilds:
+            requests.set("buckets", {sum(self._gradients): 1})
+        else:
+            self._make_buckets(self._gradients)
+
+    def rebuild(self) -> None:
+        """Make buckets of the usual size, before the second forward."""
+        if self._rebuilds:
+            self._requests.drop("buckets")
+            self._make_buckets(reversed(self._gradients))
+        self._rebuilds = False
+
+    def _make_buckets(self, gradients: Iterable[int]) -> None:
+        self._requests.set("buckets", counted(map(sum, filled(gradients, _FIRST_BUCKET_BYTES, _BUCKET_BYTES))))
+
+    def _in_order(self, whole: Blocks) -> list[int]:
+        """Return the tensors of a model: the embedding, then those of each layer, then the others."""
+        each, rest = per_layer(whole, self._layers), others(whole, self._layers)
+        first = {max(rest): 1} if rest else NO_BLOCKS
+        return [
+            size
+            for part in (first, *[each] * self._layers, minus(rest, first))
+            for size, count in part.items()
+            for _ in range(count)
+        ]
 
 
 class Rollouts:

@@ -29,7 +29,7 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     tokens_of,
     unpadded,
 )
-from profiler.analytical.replayed.generation import Rollouts, all_layers, load
+from profiler.analytical.replayed.generation import Replicas, Rollouts, all_layers, load
 from profiler.analytical.replayed.head import Head
 from profiler.analytical.replayed.layers import (
     Backward,
@@ -69,7 +69,7 @@ Found = TypeVar("Found")
 def has_replay(spec: TrialKeys) -> bool:
     """Return whether the requests of a trial are known: of text on one GPU, with rollouts by transformers if any."""
     return (
-        spec.distributed_type is DistributedType.NO
+        spec.distributed_type in (DistributedType.NO, DistributedType.MULTI_GPU)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
         and spec.per_device_eval_batch_size is None
         and not spec.use_liger_kernel
@@ -132,7 +132,11 @@ class _Trial:
                 self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
         requests.empty_cache()
+        replicas = Replicas(requests, spec, self._architecture) if spec.num_processes > 1 else None
+        if replicas is not None:
+            replicas.send()
         requests.set("workspace of forward", self._workspace)
+        passes = 0
         every = spec.torch_empty_cache_steps
         steps = replayed_steps(int(spec.steps), every)
         for step in steps:
@@ -140,6 +144,9 @@ class _Trial:
             # The last step has all that an earlier one has.
             several = step == steps[-1] or empties
             for number in range(min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)):
+                passes += 1
+                if replicas is not None and passes == 2:
+                    replicas.rebuild()
                 if self._rollouts is not None:
                     self._generate(self._rollouts, step, number)
                     self._train(generated_micro_batch(spec), is_first=number == 0, empties=empties)
