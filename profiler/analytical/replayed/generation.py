@@ -117,10 +117,10 @@ def _load_model(requests: Requests, name: str, spec: TrialKeys, architecture: De
     requests.set((name, "rest"), minus(rest, embedding))
 
 
-_FIRST_BUCKET_BYTES, _BUCKET_BYTES = MIB, 25 * MIB
-"""`_DEFAULT_FIRST_BUCKET_BYTES` of torch's `distributed`, and `_DEFAULT_BUCKET_CAP_MB` of its DDP."""
-_AT_ONCE = 2
-"""`max_in_flight` of `broadcast_coalesced` in torch's `comm.cpp`."""
+_SENT_BYTES, _BUCKET_BYTES = (BROADCAST_BYTES, BROADCAST_BYTES), (MIB, 25 * MIB)
+"""Of the first and of each later tensor: `_DEFAULT_FIRST_BUCKET_BYTES` and `_DEFAULT_BUCKET_CAP_MB` of torch's DDP."""
+_AT_ONCE, _REBUILT_IN = 2, 2
+"""`max_in_flight` of `broadcast_coalesced` in torch's `comm.cpp`, and the pass that rebuilds buckets."""
 
 
 def filled(sizes: Iterable[int], first_bytes: int, bytes_each: int) -> list[list[int]]:
@@ -141,54 +141,49 @@ def filled(sizes: Iterable[int], first_bytes: int, bytes_each: int) -> list[list
 class Replicas:
     """What DDP requests: copies of the weights while it sends them, and its buckets for gradients.
 
-    Without checkpointing, or with adapters, transformers lets DDP look for unused parameters, and its buckets stay.
-    Otherwise one bucket has all gradients until the second forward, which makes those of the usual size.
+    With checkpointing, without adapters, one bucket has all gradients until the second forward makes the usual ones.
+    Otherwise transformers lets DDP look for unused parameters, and its buckets stay.
 
-    Source: `_BucketCapacityConfig.compute_bucket_size_limits` in torch's `nn/parallel/distributed.py`,
-    `Reducer::rebuild_buckets`, and `create_accelerator_and_postprocess` in transformers' `trainer.py`.
+    Source: `_BucketCapacityConfig` in torch's `nn/parallel/distributed.py`, `Reducer::rebuild_buckets`, and
+    `create_accelerator_and_postprocess` in transformers' `trainer.py`.
     """
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
-        """Prepare them; `spec` is itemised."""
+        """Prepare them; `spec` is itemised. A single GPU has none."""
         self._requests, self._layers = requests, len(all_layers(architecture))
-        self._weights = self._in_order(blocks(weights(spec, architecture).size))
-        self._adapters = self._in_order(blocks(adapters(spec, architecture).size))
-        self._gradients = self._in_order(blocks(all_gradients(spec, architecture).size))
-        self._rebuilds = trains_everything(spec) and bool(spec.gradient_checkpointing)
+        self._rebuilds, self._passes = trains_everything(spec) and bool(spec.gradient_checkpointing), 0
+        self._models: list[list[int]] = []
+        self._gradients: list[int] = []
+        if spec.num_processes > 1:
+            of_models = (weights(spec, architecture), adapters(spec, architecture))
+            self._models = [self._in_order(blocks(term.size)) for term in of_models]
+            self._gradients = self._in_order(blocks(all_gradients(spec, architecture).size))
 
     def send(self) -> None:
-        """Send the model of the first process, and make the first buckets."""
-        requests = self._requests
-        parts = [*filled(self._weights, BROADCAST_BYTES, BROADCAST_BYTES), self._adapters]
+        """Send the model of the first process, two tensors at once, and make the first buckets."""
+        requests, parts = self._requests, [part for each in self._models for part in filled(each, *_SENT_BYTES)]
         for number, part in enumerate(parts):
             requests.drop(("sent", number - _AT_ONCE))
             requests.set(("sent", number), {sum(part): 1} if len(part) > 1 else NO_BLOCKS)
         requests.drop(*(("sent", number) for number in range(len(parts))))
-        if self._rebuilds:
-            requests.set("buckets", {sum(self._gradients): 1})
-        else:
-            self._make_buckets(self._gradients)
+        self._make_buckets([self._gradients] if self._rebuilds else filled(self._gradients, *_BUCKET_BYTES))
 
-    def rebuild(self) -> None:
-        """Make buckets of the usual size, before the second forward."""
-        if self._rebuilds:
+    def begin_pass(self) -> None:
+        """Begin a micro-batch; before the second one DDP makes the usual buckets."""
+        self._passes += 1
+        if self._rebuilds and self._passes == _REBUILT_IN:
             self._requests.drop("buckets")
-            self._make_buckets(reversed(self._gradients))
-        self._rebuilds = False
+            self._make_buckets(filled(reversed(self._gradients), *_BUCKET_BYTES))
 
-    def _make_buckets(self, gradients: Iterable[int]) -> None:
-        self._requests.set("buckets", counted(map(sum, filled(gradients, _FIRST_BUCKET_BYTES, _BUCKET_BYTES))))
+    def _make_buckets(self, gradients: Iterable[list[int]]) -> None:
+        self._requests.set("buckets", counted(sum(part) for part in gradients if part))
 
     def _in_order(self, whole: Blocks) -> list[int]:
         """Return the tensors of a model: the embedding, then those of each layer, then the others."""
         each, rest = per_layer(whole, self._layers), others(whole, self._layers)
         first = {max(rest): 1} if rest else NO_BLOCKS
-        return [
-            size
-            for part in (first, *[each] * self._layers, minus(rest, first))
-            for size, count in part.items()
-            for _ in range(count)
-        ]
+        parts = (first, *[each] * self._layers, minus(rest, first))
+        return [size for part in parts for size, count in part.items() for _ in range(count)]
 
 
 class Rollouts:

@@ -67,7 +67,7 @@ Found = TypeVar("Found")
 
 
 def has_replay(spec: TrialKeys) -> bool:
-    """Return whether the requests of a trial are known: of text on one GPU, with rollouts by transformers if any."""
+    """Return whether the requests of a trial are known: of text, alone or by DDP, with transformers' rollouts if any."""
     return (
         spec.distributed_type in (DistributedType.NO, DistributedType.MULTI_GPU)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
@@ -117,7 +117,7 @@ class _Trial:
         self._known: dict[Hashable, object] = {}
         self._checkpoints = spec.gradient_checkpointing
         self._trains_all = trains_everything(spec)
-        self._head = Head(requests, spec, architecture)
+        self._head, self._replicas = Head(requests, spec, architecture), Replicas(requests, spec, architecture)
         self._workspace = blocks(of_one_thread(workspace(spec.gpu, self._block)).size)
         self._rollouts = Rollouts(requests, spec, architecture) if spec.recipe.facts.has_rollout else None
         self._grows = spec.rollout is Rollout.GENERATE
@@ -132,11 +132,8 @@ class _Trial:
                 self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
         requests.empty_cache()
-        replicas = Replicas(requests, spec, self._architecture) if spec.num_processes > 1 else None
-        if replicas is not None:
-            replicas.send()
+        self._replicas.send()
         requests.set("workspace of forward", self._workspace)
-        passes = 0
         every = spec.torch_empty_cache_steps
         steps = replayed_steps(int(spec.steps), every)
         for step in steps:
@@ -144,9 +141,7 @@ class _Trial:
             # The last step has all that an earlier one has.
             several = step == steps[-1] or empties
             for number in range(min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)):
-                passes += 1
-                if replicas is not None and passes == 2:
-                    replicas.rebuild()
+                self._replicas.begin_pass()
                 if self._rollouts is not None:
                     self._generate(self._rollouts, step, number)
                     self._train(generated_micro_batch(spec), is_first=number == 0, empties=empties)
