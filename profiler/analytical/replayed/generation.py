@@ -31,6 +31,7 @@ from profiler.analytical.formulas.sizes.quantities import Blocks, Count, one_val
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
 from profiler.analytical.replayed.layers import Forward, alone, forward_stages, of_one_layer
+from profiler.analytical.replayed.sharing import Alone, all_layers
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
     GrowingCache,
@@ -69,127 +70,10 @@ _BLACKWELL = 10
 """Compute capabilities, and of the last the first part."""
 
 
-def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
-    """Return the kind of each layer, kinds in the order of their first layers."""
-    return [kind for kind in layer_kinds(architecture) for _ in range(int(kind.num_hidden_layers))]
-
-
-def load(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
-    """Request the weights, layer by layer, adapters and a reference model; then give back what is cached.
-
-    A matrix in 4 bits is made of one in the type of the weights, and float32 scales. An LM head that is tied is made
-    and dropped. The trainer of transformers empties the cache before the first step (`Accelerator.free_memory`).
-    """
-    head = blocks(untied_head(spec, architecture).size)
-    _load_model(requests, "policy", spec, architecture, blocks(weights(spec, architecture).size))
-    requests.pass_through("head", [head, NO_BLOCKS])
-    made, element = blocks(adapters(spec, architecture).size), element_bytes(spec).adapter
-    requests.set("wide adapters", {size // element * FLOAT32_BYTES: count for size, count in made.items()})
-    kept = blocks(reference(spec, architecture).size)
-    if spec.ref_adapter:
-        requests.set("copied adapters", kept)
-    if element < FLOAT32_BYTES:
-        requests.set("adapters", made)
-        requests.drop("wide adapters")
-    if kept and not spec.ref_adapter:
-        _load_model(requests, "reference", spec, architecture, kept)
-        requests.pass_through("head", [head, NO_BLOCKS])
-
-
-def _load_model(requests: Requests, name: str, spec: TrialKeys, architecture: DecoderShape, whole: Blocks) -> None:
-    layers, block = all_layers(architecture), block_of(spec)
-    each, rest = per_layer(whole, len(layers)), others(whole, len(layers))
-    embedding = {max(rest): 1} if rest else NO_BLOCKS
-    requests.set((name, "embedding"), embedding)
-    is_packed = spec.tuning is Tuning.QLORA and name == "policy"
-    for number, kind in enumerate(layers):
-        made: dict[int, int] = {}
-        for part in projections(kind) if is_packed else ():
-            wide = blocks(block(part.weights * element_bytes(spec).weight))
-            scales = blocks(block(-(-part.weights // NF4_BLOCK) * FLOAT32_BYTES))
-            requests.set("wide", plus(wide, scales))
-            size = int(block(-(-part.weights // 2)))
-            if made.get(size, 0) < each.get(size, 0):
-                made[size] = made.get(size, 0) + 1
-                requests.set((name, number), made)
-            requests.pass_through("wide", [plus(wide, scales, scales), NO_BLOCKS])
-        requests.set((name, number), each)
-    requests.set((name, "rest"), minus(rest, embedding))
-
-
-_SENT_BYTES, _BUCKET_BYTES = (BROADCAST_BYTES, BROADCAST_BYTES), (MIB, 25 * MIB)
-"""Of the first and of each later tensor: `_DEFAULT_FIRST_BUCKET_BYTES` and `_DEFAULT_BUCKET_CAP_MB` of torch's DDP."""
-_AT_ONCE, _REBUILT_IN = 2, 2
-"""`max_in_flight` of `broadcast_coalesced` in torch's `comm.cpp`, and the pass that rebuilds buckets."""
-
-
-def filled(sizes: Iterable[int], first_bytes: int, bytes_each: int) -> list[list[int]]:
-    """Return tensors in parts that are full once they have `bytes_each`, the first once it has `first_bytes`.
-
-    By hand, tensors of 3, 5, 4 and 9 B in parts of 4 and 8 B: 3 + 5, 4 + 9.
-
-    Source: `compute_bucket_assignment_by_size` in torch's `csrc/distributed/c10d/reducer.cpp`.
-    """
-    parts: list[list[int]] = [[]]
-    for size in sizes:
-        if sum(parts[-1]) >= (first_bytes if len(parts) == 1 else bytes_each):
-            parts.append([])
-        parts[-1].append(size)
-    return parts
-
-
-class Replicas:
-    """What DDP requests: copies of the weights while it sends them, and its buckets for gradients.
-
-    With checkpointing, without adapters, one bucket has all gradients until the second forward makes the usual ones.
-    Otherwise transformers lets DDP look for unused parameters, and its buckets stay.
-
-    Source: `_BucketCapacityConfig` in torch's `nn/parallel/distributed.py`, `Reducer::rebuild_buckets`, and
-    `create_accelerator_and_postprocess` in transformers' `trainer.py`.
-    """
-
-    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
-        """Prepare them; `spec` is itemised. A single GPU has none."""
-        self._requests, self._layers = requests, len(all_layers(architecture))
-        self._rebuilds, self._passes = trains_everything(spec) and bool(spec.gradient_checkpointing), 0
-        self._models: list[list[int]] = []
-        self._gradients: list[int] = []
-        if spec.num_processes > 1:
-            of_models = (weights(spec, architecture), adapters(spec, architecture))
-            self._models = [self._in_order(blocks(term.size)) for term in of_models]
-            self._gradients = self._in_order(blocks(all_gradients(spec, architecture).size))
-
-    def send(self) -> None:
-        """Send the model of the first process, two tensors at once, and make the first buckets."""
-        requests, parts = self._requests, [part for each in self._models for part in filled(each, *_SENT_BYTES)]
-        for number, part in enumerate(parts):
-            requests.drop(("sent", number - _AT_ONCE))
-            requests.set(("sent", number), {sum(part): 1} if len(part) > 1 else NO_BLOCKS)
-        requests.drop(*(("sent", number) for number in range(len(parts))))
-        self._make_buckets([self._gradients] if self._rebuilds else filled(self._gradients, *_BUCKET_BYTES))
-
-    def begin_pass(self) -> None:
-        """Begin a micro-batch; before the second one DDP makes the usual buckets."""
-        self._passes += 1
-        if self._rebuilds and self._passes == _REBUILT_IN:
-            self._requests.drop("buckets")
-            self._make_buckets(filled(reversed(self._gradients), *_BUCKET_BYTES))
-
-    def _make_buckets(self, gradients: Iterable[list[int]]) -> None:
-        self._requests.set("buckets", counted(sum(part) for part in gradients if part))
-
-    def _in_order(self, whole: Blocks) -> list[int]:
-        """Return the tensors of a model: the embedding, then those of each layer, then the others."""
-        each, rest = per_layer(whole, self._layers), others(whole, self._layers)
-        first = {max(rest): 1} if rest else NO_BLOCKS
-        parts = (first, *[each] * self._layers, minus(rest, first))
-        return [size for part in parts for size, count in part.items() for _ in range(count)]
-
-
 class Rollouts:
     """The rollouts of a trial: a prefill, and a cache that grows to its end, or in a synthetic one all at once."""
 
-    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
+    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, sharing: Alone) -> None:
         """Prepare them; `spec` is itemised."""
         self._requests, self._spec, self._architecture = requests, spec, architecture
         self._layers = all_layers(architecture)
@@ -203,6 +87,7 @@ class Rollouts:
         self._all_casts = blocks(casts.size + head.size)
         self._transient = blocks(transient.size)
         self._products = {id(kind): _widened(spec, kind) for kind in self._kinds}
+        self._sharing = sharing
 
     def run(self, *, grows: bool) -> None:
         """Request and free the blocks of one rollout; with `grows` token by token, else as `rollout=synthetic`."""
@@ -211,7 +96,9 @@ class Rollouts:
         prompt, tokens = self._prompt, self._end - self._prompt
         steps = self._steps() if grows else 1
         for step in range(1, steps + 1):
+            self._sharing.begin()
             for number, kind in enumerate(self._layers):
+                self._sharing.enter(number)
                 requests.set("casts", times(self._casts, number + 1))
                 before, after = self._products[id(kind)]
                 requests.pass_through("work", [before, NO_BLOCKS])
@@ -221,6 +108,9 @@ class Rollouts:
                 part = step * len(self._layers) - (len(self._layers) - number - 1 if grows else 0)
                 self._attend(kind, prompt + tokens * part // (steps * len(self._layers)), sizes)
                 requests.pass_through("work", [after, NO_BLOCKS])
+                self._sharing.leave(number)
+            self._sharing.head()
+            self._sharing.end()
             self._sample()
         requests.drop("logits", "mask")
         cache.drop()
@@ -236,13 +126,18 @@ class Rollouts:
         )
         requests.set("mask", blocks(attention_mask_bytes(spec, self._architecture, prompts)))
         kept: dict[int, Forward] = {}
+        self._sharing.begin()
         for number, kind in enumerate(self._layers):
+            self._sharing.enter(number)
             if id(kind) not in kept:
                 kept[id(kind)] = forward_stages(spec, kind, prompts, adapted=True, autocast=False)
             requests.pass_through("work", kept[id(kind)].before)
             cache.add(self._sizes(kind, self._prompt))
             requests.set("casts", times(self._casts, number + 1))
             kept[id(kind)].attend(requests)
+            self._sharing.leave(number)
+        self._sharing.head()
+        self._sharing.end()
         requests.drop("work")
         self._sample()
         requests.drop("logits")

@@ -29,7 +29,9 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     tokens_of,
     unpadded,
 )
-from profiler.analytical.replayed.generation import Replicas, Rollouts, all_layers, load
+from profiler.analytical.replayed.generation import Rollouts
+from profiler.analytical.replayed.sharing import Alone, Replicas, ShardedUnits, all_layers
+from profiler.analytical.timeline.recipes.registry import of_one_gpu
 from profiler.analytical.replayed.head import Head
 from profiler.analytical.replayed.layers import (
     Backward,
@@ -69,7 +71,7 @@ Found = TypeVar("Found")
 def has_replay(spec: TrialKeys) -> bool:
     """Return whether the requests of a trial are known: of text, alone or by DDP, with transformers' rollouts if any."""
     return (
-        spec.distributed_type in (DistributedType.NO, DistributedType.MULTI_GPU)
+        (spec.distributed_type is not DistributedType.DEEPSPEED)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
         and spec.per_device_eval_batch_size is None
         and not spec.use_liger_kernel
@@ -86,13 +88,16 @@ def replayed_counters(spec: TrialKeys, architecture: DecoderShape) -> AllocatorS
         spec: A trial with `has_replay`.
         architecture: Its model.
     """
-    return requests_of(spec, architecture).counters(str(spec.alloc_conf))
+    requests = Requests()
+    trial = _Trial(requests, spec, model_of_recipe(spec.recipe, architecture))
+    trial.run()
+    return trial._sharing.counters(str(spec.alloc_conf))
 
 
 def requests_of(spec: TrialKeys, architecture: DecoderShape) -> Requests:
     """Return the requests and frees of a trial with `has_replay`, and of its model."""
     requests = Requests()
-    _Trial(requests, itemised_keys(spec), model_of_recipe(spec.recipe, architecture)).run()
+    _Trial(requests, spec, model_of_recipe(spec.recipe, architecture)).run()
     return requests
 
 
@@ -112,27 +117,32 @@ class _Trial:
     """The program of a trial."""
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
+        loaded, spec = spec, itemised_keys(of_one_gpu(spec))
         self._requests, self._spec, self._architecture = requests, spec, architecture
+        if spec.distributed_type is DistributedType.FSDP and spec.num_processes > 1:
+            self._sharing: Alone = ShardedUnits(requests, spec, architecture, loaded=loaded)
+        else:
+            self._sharing = (Replicas if spec.num_processes > 1 else Alone)(requests, spec, architecture)
         self._layers, self._block = all_layers(architecture), block_of(spec)
         self._known: dict[Hashable, object] = {}
         self._checkpoints = spec.gradient_checkpointing
         self._trains_all = trains_everything(spec)
-        self._head, self._replicas = Head(requests, spec, architecture), Replicas(requests, spec, architecture)
+        self._head = Head(requests, spec, architecture)
         self._workspace = blocks(of_one_thread(workspace(spec.gpu, self._block)).size)
-        self._rollouts = Rollouts(requests, spec, architecture) if spec.recipe.facts.has_rollout else None
+        self._rollouts = Rollouts(requests, spec, architecture, self._sharing) if spec.recipe.facts.has_rollout else None
         self._grows = spec.rollout is Rollout.GENERATE
 
     def run(self) -> None:
         """Request and free everything."""
         requests, spec = self._requests, self._spec
-        load(requests, spec, self._architecture)
+        self._sharing.load()
         if spec.recipe.facts.has_reference_pass and spec.precompute_ref_log_probs:
             requests.set("workspace of forward", self._workspace)
             for _ in range(_MOST_MICRO_BATCHES):
                 self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
         requests.empty_cache()
-        self._replicas.send()
+        self._sharing.send()
         requests.set("workspace of forward", self._workspace)
         every = spec.torch_empty_cache_steps
         steps = replayed_steps(int(spec.steps), every)
@@ -140,8 +150,9 @@ class _Trial:
             empties = every is not None and step % every == 0
             # The last step has all that an earlier one has.
             several = step == steps[-1] or empties
-            for number in range(min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)):
-                self._replicas.begin_pass()
+            micro = min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)
+            for number in range(micro):
+                self._sharing.begin_pass(reduces=number == micro - 1)
                 if self._rollouts is not None:
                     self._generate(self._rollouts, step, number)
                     self._train(generated_micro_batch(spec), is_first=number == 0, empties=empties)
@@ -198,14 +209,19 @@ class _Trial:
         casts = blocks(autocast_scoring_bytes(spec, architecture)) if keeps else NO_BLOCKS
         requests.set("mask", blocks(attention_mask_bytes(spec, architecture, batch)))
         kept = per_layer(casts, len(self._layers))
+        self._sharing.begin(adapted=adapted)
         for number, kind in enumerate(self._layers):
             if self._is_replayed(number):
+                self._sharing.enter(number)
                 forward = self._forward_of(kind, batch, adapted=adapted)
                 requests.pass_through("work", forward.before)
                 requests.set("casts", times(kept, number + 1))
                 forward.attend(requests)
+                self._sharing.leave(number)
         requests.set("casts", casts)
+        self._sharing.head()
         self._head.forward_alone(batch, holds=holds)
+        self._sharing.end()
         requests.drop("mask", "casts")
 
     def _train(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
@@ -245,7 +261,9 @@ class _Trial:
         copies = per_layer(blocks(autocast_saved_bytes(spec, architecture)), layers)
         more = blocks(autocast_more_bytes(spec, architecture, in_layer=True))
         cached, one_copy = per_layer(more, layers), others(more, layers)
+        self._sharing.begin()
         for number, kind in enumerate(self._layers):
+            self._sharing.enter(number)
             forward = self._forward_of(kind, batch, adapted=True)
             if self._checkpoints:
                 requests.set((rows, number), self._input_of(kind, batch, number))
@@ -261,10 +279,13 @@ class _Trial:
             else:
                 self._saving_layer(forward, self._saved_of(kind, batch, number), (rows, number))
                 requests.set((rows, "casts"), times(copies, number + 1))
+            self._sharing.leave(number)
+        self._sharing.head()
         requests.set((rows, "norm"), blocks(final_norm(spec, architecture, batch).size))
         requests.set("casts", blocks(autocast_more_bytes(spec, architecture, in_layer=False)))
         self._head.forward(batch, rows)
         requests.drop("work", "casts")
+        self._sharing.end()
 
     def _saving_layer(self, forward: Forward, saved: Saved, group: tuple[Hashable, int]) -> None:
         """Run the forward of a layer that keeps what its backward needs."""
@@ -304,7 +325,9 @@ class _Trial:
                 requests.pass_through("new gradients", [made, NO_BLOCKS])
             if is_last:
                 requests.drop(("buffer", weights))
+                self._sharing.reduce(weights)
 
+        self._sharing.begin_backward()
         self._head.backward(batch, rows, stream)
         if is_tied:
             requests.set("gradient of a tied head", embedding)
@@ -315,17 +338,21 @@ class _Trial:
         requests.drop((rows, "norm"))
         copies = per_layer(blocks(autocast_saved_bytes(spec, architecture)), len(self._layers))
         for number in reversed(range(len(self._layers))):
+            self._sharing.enter_backward(number)
             self._layer_backward(batch, rows, number)
             if copies:
                 requests.set((rows, "casts"), times(copies, number))
             backward = self._backward_of(self._layers[number], batch)
             requests.pass_through("work", backward.norm)
-            add(number, backward.gradients)
+            if self._trains_all:
+                add(number, backward.gradients)
+            self._sharing.leave_backward(number)
         requests.drop("work")
         add("embedding", embedding)
         requests.drop("gradient of a tied head", (rows, "mask"), (rows, "casts"))
         if not self._trains_all and is_first:
             requests.set(("gradients", "adapters"), blocks(all_gradients(spec, architecture).size))
+        self._sharing.end_backward()
 
     def _layer_backward(self, batch: Batch, rows: Hashable, number: int) -> None:
         """Run the backward of a layer, but for its first norm; what it saved goes."""
@@ -352,8 +379,7 @@ class _Trial:
     def _update(self) -> None:
         """Run the optimizer, and drop the gradients."""
         requests, spec, architecture = self._requests, self._spec, self._architecture
-        requests.set("state", blocks(state(spec, architecture).size))
-        requests.pass_through("work", [*stages(step_scratch(spec, architecture).size), NO_BLOCKS])
+        self._sharing.update()
         layers = range(len(self._layers))
         requests.drop(*(("gradients", weights) for weights in (*layers, "head", "embedding", "adapters")))
 
