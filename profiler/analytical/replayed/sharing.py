@@ -62,6 +62,9 @@ class Alone:
         """Prepare it; `spec` is itemised."""
         self._requests, self._spec, self._architecture = requests, spec, architecture
 
+    gathers_reference = False
+    """Whether a reference model needs what the policy does not."""
+
     def load(self) -> None:
         """Request the weights, layer by layer, adapters and a reference model.
 
@@ -234,6 +237,7 @@ class ShardedUnits(Alone):
         self._fsdp = Fsdp(loaded, architecture)
         self._gpus, self._stay = int(spec.num_processes), not loaded.fsdp_reshard_after_forward
         self._trains_all = trains_everything(spec)
+        self._is_wide = int(element_bytes(loaded).weight) != BFLOAT16_BYTES
         self._tied = bool(architecture.tie_word_embeddings) and not architecture.scores
         kinds = all_layers(architecture)
         self._count = len(kinds)
@@ -250,7 +254,8 @@ class ShardedUnits(Alone):
             self._units[_EMBEDDING] = [table]
         self._there: set[Hashable] = set()
         self._last: Hashable | None = None
-        self._reduces, self._waiting, self._reference = True, False, False
+        self._reduces, self._reference = True, False
+        self.gathers_reference = bool(keeps_reference_model(loaded))
 
     def _tensors(self, kind: DecoderShape) -> list[int]:
         groups: Sequence[TensorGroup] = layer_tensors(kind)
@@ -292,7 +297,8 @@ class ShardedUnits(Alone):
     def _gather(self, key: Hashable) -> None:
         total = sum(self._units[key])
         gathers = self._gathers
-        gathers.set("input", {-(-total // self._gpus) * BFLOAT16_BYTES: 1})
+        if self._trains_all or self._is_wide:
+            gathers.set("input", {-(-total // self._gpus) * BFLOAT16_BYTES: 1})
         gathers.set(("buffer", key), {total * BFLOAT16_BYTES: 1})
         gathers.drop("input")
 
@@ -318,7 +324,8 @@ class ShardedUnits(Alone):
         if self._reference:
             everything = [size for unit in self._units.values() for size in unit]
             total = sum(everything)
-            self._gathers.set("input", {-(-total // self._gpus) * BFLOAT16_BYTES: 1})
+            if self._is_wide:
+                self._gathers.set("input", {-(-total // self._gpus) * BFLOAT16_BYTES: 1})
             self._gathers.set("reference", {total * BFLOAT16_BYTES: 1})
             self._gathers.drop("input")
             self._requests.set("gathered reference", packed(counted(size * BFLOAT16_BYTES for size in everything)))

@@ -178,6 +178,8 @@ class _Trial:
             rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
         for each in rows if spec.beta or is_old else ():
             self._score(each, adapted=is_old or spec.ref_adapter)
+            if is_old and spec.beta and not spec.ref_adapter and self._sharing.gathers_reference:
+                self._score(each, adapted=False)
 
     def _train_on_rows(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
         """Run a micro-batch of a data set; within the loss the reference runs, next to what the policy keeps.
