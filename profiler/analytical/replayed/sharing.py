@@ -321,6 +321,8 @@ class ShardedUnits(Alone):
 
     def begin(self, *, adapted: bool = True) -> None:
         self._reference = not adapted and keeps_reference_model(self._fsdp.spec) and not self._spec.ref_adapter
+        if self._reference and self._requests.has("gathered reference"):
+            return
         if self._reference:
             everything = [size for unit in self._units.values() for size in unit]
             total = sum(everything)
@@ -352,7 +354,8 @@ class ShardedUnits(Alone):
     def end(self) -> None:
         if self._reference:
             self._gathers.drop("reference")
-            self._requests.drop("gathered reference")
+            if not self._stay:
+                self._requests.drop("gathered reference")
         elif self._last is not None:
             self._gathers.drop(("buffer", self._last))
             self._last = None
