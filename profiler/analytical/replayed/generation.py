@@ -1,24 +1,18 @@
 """Requests of loading the models, and of a rollout by transformers' `generate`."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 
 from profiler.analytical.formulas.layers.decoder_layer import ATTENTION_INPUTS
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.models.parameters import projections
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.models.trained import (
-    FLOAT32_BYTES,
-    all_gradients,
     computed_bytes,
     element_bytes,
     trains_everything,
 )
 from profiler.analytical.formulas.models.weights import (
-    NF4_BLOCK,
     SMALL_MATRIX,
-    adapters,
-    reference,
-    weights,
     widened_matrix_bytes,
 )
 from profiler.analytical.formulas.rollout import (
@@ -31,23 +25,19 @@ from profiler.analytical.formulas.sizes.quantities import Blocks, Count, one_val
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
 from profiler.analytical.replayed.layers import Forward, alone, forward_stages, of_one_layer
-from profiler.analytical.replayed.sharing import Alone, all_layers
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
     GrowingCache,
     Requests,
     blocks,
     counted,
-    minus,
-    others,
     per_layer,
     plus,
     stages,
     times,
     union,
 )
-from profiler.analytical.timeline.instants import untied_head
-from profiler.analytical.timeline.sharding.sharding import BROADCAST_BYTES
+from profiler.analytical.replayed.sharing import Alone, all_layers
 from profiler.analytical.timeline.step_instants import decoding, generation_casts
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import Chip
@@ -109,7 +99,7 @@ class Rollouts:
                 self._attend(kind, prompt + tokens * part // (steps * len(self._layers)), sizes)
                 requests.pass_through("work", [after, NO_BLOCKS])
                 self._sharing.leave(number)
-            self._sharing.head()
+            self._sharing.enter_head()
             self._sharing.end()
             self._sample()
         requests.drop("logits", "mask")
@@ -136,7 +126,7 @@ class Rollouts:
             requests.set("casts", times(self._casts, number + 1))
             kept[id(kind)].attend(requests)
             self._sharing.leave(number)
-        self._sharing.head()
+        self._sharing.enter_head()
         self._sharing.end()
         requests.drop("work")
         self._sample()

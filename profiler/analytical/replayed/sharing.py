@@ -1,15 +1,10 @@
-"""Requests of loading a model, and of sharing it with other GPUs: by DDP, or by FSDP 2 unit by unit.
-
-Sources: `timeline/sharding/sharding.py`, `fsdp.py` and `gathered.py`, whose sizes these are.
-"""
+"""Requests of loading a model, and of sharing it with other GPUs: by DDP, or by FSDP 2 unit by unit."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields
-from math import prod
 
 from profiler.allocator.model.card_memory import AllocatorStats
-from profiler.analytical.formulas.models.parameters import layer_lora_tensors, layer_tensors
-from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.parameters import layer_lora_tensors, layer_tensors, projections
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
     FLOAT32_BYTES,
@@ -18,14 +13,7 @@ from profiler.analytical.formulas.models.trained import (
     lora_rank,
     trains_everything,
 )
-from profiler.analytical.formulas.models.weights import (
-    NF4_BLOCK,
-    adapters,
-    keeps_reference_model,
-    reference,
-    weights,
-)
-from profiler.analytical.formulas.models.parameters import projections
+from profiler.analytical.formulas.models.weights import NF4_BLOCK, adapters, keeps_reference_model, reference, weights
 from profiler.analytical.formulas.sizes.quantities import Blocks, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
@@ -47,7 +35,7 @@ from profiler.analytical.timeline.sharding.fsdp import Fsdp
 from profiler.analytical.timeline.sharding.sharding import BROADCAST_BYTES
 from profiler.analytical.timeline.step_instants import step_scratch
 from profiler.domain.memory import MIB
-from profiler.domain.trials.trial import DistributedType, Tuning
+from profiler.domain.trials.trial import Tuning
 
 
 def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
@@ -56,20 +44,20 @@ def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
 
 
 class Alone:
-    """What the model of one GPU requests: all of it, before training."""
+    """What a GPU requests of a model that it has whole. Another way to have it replaces what differs."""
+
+    gathers_reference = False
+    """Whether a reference model requests more than the policy does when it scores."""
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
         """Prepare it; `spec` is itemised."""
         self._requests, self._spec, self._architecture = requests, spec, architecture
 
-    gathers_reference = False
-    """Whether a reference model needs what the policy does not."""
-
     def load(self) -> None:
         """Request the weights, layer by layer, adapters and a reference model.
 
-        A matrix in 4 bits is made of one in the type of the weights, and float32 scales. An LM head that is tied is made
-        and dropped.
+        A matrix in 4 bits is made of one in the type of the weights, and float32 scales. A tied LM head is made and
+        dropped.
         """
         requests, spec, architecture = self._requests, self._spec, self._architecture
         head = blocks(untied_head(spec, architecture).size)
@@ -87,49 +75,43 @@ class Alone:
             _load_model(requests, "reference", spec, architecture, kept)
             requests.pass_through("head", [head, NO_BLOCKS])
 
-    def send(self) -> None:
-        """Request what is there from the beginning of training on."""
+    def share(self) -> None:
+        """Request what the trainer makes of a model before the first step, once the cache has been emptied."""
 
     def begin_pass(self, *, reduces: bool) -> None:
-        """Begin a micro-batch; `reduces` if its gradients are exchanged."""
+        """Begin a micro-batch; `reduces` if the GPUs exchange its gradients."""
 
     def begin(self, *, adapted: bool = True) -> None:
-        """Begin a forward; without `adapted` of a reference."""
+        """Begin a forward, without `adapted` that of a reference."""
 
     def enter(self, number: int) -> None:
-        """Request what a layer needs before it runs."""
+        """Request what a layer needs to run."""
 
     def leave(self, number: int) -> None:
-        """Free what it needed."""
+        """Free what only that layer needed."""
 
-    def head(self) -> None:
-        """Request what the LM head needs."""
+    def enter_head(self) -> None:
+        """Request what norm and LM head need to run."""
 
     def end(self) -> None:
         """End a forward."""
 
-    def begin_backward(self) -> None:
-        """Begin a backward."""
-
     def enter_backward(self, number: int) -> None:
-        """Request what the backward of a layer needs."""
+        """Request what a layer needs for its backward."""
 
     def leave_backward(self, number: int) -> None:
-        """Free what it needed."""
+        """Free what only that layer needed."""
 
     def reduce(self, weights: Hashable) -> None:
-        """Exchange gradients."""
-
-    def end_backward(self) -> None:
-        """End a backward."""
+        """Exchange the gradients of some weights, ``("gradients", weights)``; those of the embedding are the last."""
 
     def update(self) -> None:
         """Run the optimizer."""
-        requests, spec, architecture = self._requests, self._spec, self._architecture
-        requests.set("state", blocks(state(spec, architecture).size))
-        requests.pass_through("work", [*stages(step_scratch(spec, architecture).size), NO_BLOCKS])
+        self._requests.set("state", blocks(state(self._spec, self._architecture).size))
+        self._requests.pass_through("work", [*stages(step_scratch(self._spec, self._architecture).size), NO_BLOCKS])
 
     def counters(self, alloc_conf: str) -> AllocatorStats:
+        """Return torch's counters at the end, on a card of unlimited memory."""
         return self._requests.counters(alloc_conf)
 
 
@@ -176,7 +158,7 @@ def filled(sizes: Iterable[int], first_bytes: int, bytes_each: int) -> list[list
 
 
 class Replicas(Alone):
-    """What DDP requests: copies of the weights while it sends them, and its buckets for gradients.
+    """DDP: copies of the weights while it sends them, and its buckets for gradients.
 
     With checkpointing, without adapters, one bucket has all gradients until the second forward makes the usual ones.
     Otherwise transformers lets DDP look for unused parameters, and its buckets stay.
@@ -194,7 +176,7 @@ class Replicas(Alone):
         self._models = [self._in_order(blocks(term.size)) for term in of_models]
         self._gradients = self._in_order(blocks(all_gradients(spec, architecture).size))
 
-    def send(self) -> None:
+    def share(self) -> None:
         """Send the model of the first process, two tensors at once, and make the first buckets."""
         requests, parts = self._requests, [part for each in self._models for part in filled(each, *_SENT_BYTES)]
         for number, part in enumerate(parts):
@@ -203,8 +185,8 @@ class Replicas(Alone):
         requests.drop(*(("sent", number) for number in range(len(parts))))
         self._make_buckets([self._gradients] if self._rebuilds else filled(self._gradients, *_BUCKET_BYTES))
 
-    def begin_pass(self, *, reduces: bool) -> None:  # noqa: ARG002
-        """Before the second micro-batch DDP makes the usual buckets."""
+    def begin_pass(self, *, reduces: bool) -> None:  # noqa: ARG002  its buckets are the same ones
+        """Make the usual buckets before the second pass."""
         self._passes += 1
         if self._rebuilds and self._passes == _REBUILT_IN:
             self._requests.drop("buckets")
@@ -222,200 +204,195 @@ class Replicas(Alone):
 
 
 _EMBEDDING, _TAIL = "embedding", "tail"
+"""The units outside of layers: an embedding of its own; the final norm and the LM head, with a tied embedding."""
 
 
-class ShardedUnits(Alone):
-    """What FSDP 2 requests: shards, and the units that are gathered on a stream of their own and copied out.
+class Units(Alone):
+    """FSDP 2: shards, and the units that are gathered and copied out.
 
-    Gradients are reduced on a third stream. Blocks of one stream are never reused by another.
+    Buffers of gathered units are on a stream of their own, and reduced gradients on a third; the allocator gives a
+    stream only blocks that it had before. Streams have counters of their own here, whose peaks are added.
+
+    Source: `foreach_all_gather`, `foreach_all_gather_copy_out` and `foreach_reduce` in torch's `_fsdp_collectives.py`,
+    `FSDPParam.init_dtype_attrs`, and `timeline/sharding/fsdp.py` and `gathered.py`, which count the largest of it.
     """
 
-    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, loaded: TrialKeys) -> None:
-        """Prepare them; `spec` is itemised, as one GPU computes it, and `loaded` the trial."""
+    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, shared: TrialKeys) -> None:
+        """Prepare them; `spec` is itemised and as one GPU computes it, `shared` the trial of all GPUs."""
         super().__init__(requests, spec, architecture)
-        self._gathers, self._reduces_on = Requests(), Requests()
-        self._fsdp = Fsdp(loaded, architecture)
-        self._gpus, self._stay = int(spec.num_processes), not loaded.fsdp_reshard_after_forward
-        self._trains_all = trains_everything(spec)
-        self._is_wide = int(element_bytes(loaded).weight) != BFLOAT16_BYTES
-        self._tied = bool(architecture.tie_word_embeddings) and not architecture.scores
-        kinds = all_layers(architecture)
-        self._count = len(kinds)
-        known: dict[int, list[int]] = {}
-        for kind in kinds:
-            if id(kind) not in known:
-                known[id(kind)] = self._tensors(kind)
-        self._units: dict[Hashable, list[int]] = {number: known[id(kind)] for number, kind in enumerate(kinds)}
-        hidden = int(architecture.hidden_size)
-        table = hidden * int(architecture.vocab_size)
-        head = int(architecture.scores) * hidden if architecture.scores else table
-        self._units[_TAIL] = [hidden, table if self._tied else head]
-        if not self._tied:
-            self._units[_EMBEDDING] = [table]
+        self._gathers, self._reductions = Requests(), Requests()
+        self._fsdp, self._gpus = Fsdp(shared, architecture), int(shared.num_processes)
+        self._stays, self._by_tensors = not shared.fsdp_reshard_after_forward, shared.fsdp_cpu_ram_efficient_loading
+        self._trains_all, self._loaded_bytes = trains_everything(spec), int(element_bytes(shared).weight)
+        self._units = self._tensors_of_units()
+        self._everything = [size for unit in self._units.values() for size in unit]
+        self.gathers_reference = bool(keeps_reference_model(shared))
+        self._is_reference, self._reduces = False, True
         self._there: set[Hashable] = set()
-        self._last: Hashable | None = None
-        self._reduces, self._reference = True, False
-        self.gathers_reference = bool(keeps_reference_model(loaded))
+        self._last: Hashable = None
+        """The last unit that was copied out in this forward, whose buffer is still there."""
 
-    def _tensors(self, kind: DecoderShape) -> list[int]:
-        groups: Sequence[TensorGroup] = layer_tensors(kind)
-        found = [int(group.elements) for group in groups for _ in range(int(group.copies))]
-        if not self._trains_all:
-            spec = self._spec
-            lora = layer_lora_tensors(kind, lora_rank(spec), spec.lora_target_modules or ())
-            layers = int(kind.num_hidden_layers)
-            found += [int(group.elements) for group in lora for _ in range(int(group.copies) // layers)] * (
-                2 if spec.ref_adapter else 1
-            )
-        return [each for each in found if each]
+    def _tensors_of_units(self) -> dict[Hashable, list[int]]:
+        """Return the numbers of values of the tensors of each unit, in the order in which they are sharded."""
+        architecture, hidden = self._architecture, int(self._architecture.hidden_size)
+        known: dict[int, list[int]] = {}
+        units: dict[Hashable, list[int]] = {}
+        for number, kind in enumerate(all_layers(architecture)):
+            units[number] = known.setdefault(id(kind), self._tensors_of_layer(kind))
+        table = hidden * int(architecture.vocab_size)
+        if not architecture.tie_word_embeddings:
+            units[_EMBEDDING] = [table]
+        units[_TAIL] = [hidden, hidden * int(architecture.scores) if architecture.scores else table]
+        return units
+
+    def _tensors_of_layer(self, kind: DecoderShape) -> list[int]:
+        found = [int(group.elements) for group in layer_tensors(kind) for _ in range(int(group.copies))]
+        if self._trains_all:
+            return found
+        lora = layer_lora_tensors(kind, lora_rank(self._spec), self._spec.lora_target_modules or ())
+        layers, copies = int(kind.num_hidden_layers), 2 if self._spec.ref_adapter else 1
+        return found + [int(group.elements) for group in lora for _ in range(copies * int(group.copies) // layers)]
 
     def load(self) -> None:
-        """Move the reference as one unit, and then the model unit by unit: a whole unit is there with its shards."""
-        requests, element = self._requests, int(element_bytes(self._fsdp.spec).weight)
-        everything = [size for unit in self._units.values() for size in unit]
-        if keeps_reference_model(self._fsdp.spec):
-            requests.set("whole", packed(counted(size * element for size in everything)))
-            requests.set("reference", self._shards(everything, element))
-            requests.drop("whole")
-        
-    def send(self) -> None:
-        requests = self._requests
-        element = FLOAT32_BYTES if self._trains_all else int(element_bytes(self._fsdp.spec).weight)
-        order = [*range(self._count), *((_EMBEDDING,) if not self._tied else ()), _TAIL]
-        for key in order:
-            unit = self._units[key]
-            requests.set("whole", packed(counted(size * element for size in unit)))
-            requests.set(("shards", key), self._shards(unit, element))
-            requests.drop("whole")
+        """Move a reference model, which is one unit. The policy stays on the host."""
+        if self.gathers_reference:
+            self._shard("reference", self._everything, self._loaded_bytes)
 
-    def _shards(self, unit: Sequence[int], element: int) -> Blocks:
-        return packed(counted(-(-size // self._gpus) * element for size in unit))
+    def share(self) -> None:
+        """Move the policy unit by unit, or tensor by tensor; trained weights are float32."""
+        element = FLOAT32_BYTES if self._trains_all else self._loaded_bytes
+        for key, unit in self._units.items():
+            for number, part in enumerate([[size] for size in unit] if self._by_tensors else [unit]):
+                self._shard((key, number), part, element)
+        if self._by_tensors and _EMBEDDING not in self._units:
+            self._shard("tied head", self._units[_TAIL][1:], element)
+            self._requests.drop(("shards", "tied head"))
+
+    def _shard(self, name: Hashable, tensors: Sequence[int], element: int) -> None:
+        """Move whole tensors, make their shards, and free them."""
+        self._requests.set("whole", packed(counted(size * element for size in tensors)))
+        shards = (whole_units(size, self._gpus) * element for size in tensors)
+        self._requests.set(("shards", name), packed(counted(map(int, shards))))
+        self._requests.drop("whole")
 
     def begin_pass(self, *, reduces: bool) -> None:
+        """Begin a micro-batch."""
         self._reduces = reduces
 
-    def _gather(self, key: Hashable) -> None:
-        total = sum(self._units[key])
-        gathers = self._gathers
-        if self._trains_all or self._is_wide:
-            gathers.set("input", {-(-total // self._gpus) * BFLOAT16_BYTES: 1})
-        gathers.set(("buffer", key), {total * BFLOAT16_BYTES: 1})
-        gathers.drop("input")
-
-    def _copy_out(self, key: Hashable) -> None:
-        self._requests.set(("unit", key), packed(counted(size * BFLOAT16_BYTES for size in self._units[key])))
-        self._there.add(key)
-
-    def _free(self, key: Hashable) -> None:
-        self._requests.drop(("unit", key))
-        self._there.discard(key)
-
-    def _come(self, key: Hashable) -> None:
-        if key in self._there:
-            return
-        self._gather(key)
-        self._copy_out(key)
-        if self._last is not None:
-            self._gathers.drop(("buffer", self._last))
-        self._last = key
-
     def begin(self, *, adapted: bool = True) -> None:
-        self._reference = not adapted and keeps_reference_model(self._fsdp.spec) and not self._spec.ref_adapter
-        if self._reference and self._requests.has("gathered reference"):
+        """Gather the embedding's unit, or a whole reference, which stays where units stay: it has no backward."""
+        self._is_reference = self.gathers_reference and not adapted
+        if self._is_reference:
+            if not self._requests.has(("unit", "reference")):
+                self._gather("reference", self._everything, is_wide=self._loaded_bytes != BFLOAT16_BYTES)
+                self._copy_out("reference", self._everything)
             return
-        if self._reference:
-            everything = [size for unit in self._units.values() for size in unit]
-            total = sum(everything)
-            if self._is_wide:
-                self._gathers.set("input", {-(-total // self._gpus) * BFLOAT16_BYTES: 1})
-            self._gathers.set("reference", {total * BFLOAT16_BYTES: 1})
-            self._gathers.drop("input")
-            self._requests.set("gathered reference", packed(counted(size * BFLOAT16_BYTES for size in everything)))
-            return
-        if self._tied:
-            self._come(_TAIL)
-        else:
-            self._come(_EMBEDDING)
-            if not self._stay:
-                self._free(_EMBEDDING)
+        first = _EMBEDDING if _EMBEDDING in self._units else _TAIL
+        self._come(first)
+        if first is _EMBEDDING and not self._stays:
+            self._free(first)
 
     def enter(self, number: int) -> None:
-        if not self._reference:
+        """Gather the layer; the buffer of the unit before it goes when it has been copied out."""
+        if not self._is_reference:
             self._come(number)
 
     def leave(self, number: int) -> None:
-        if not self._reference and not self._stay:
+        """Free the layer, unless it stays."""
+        if not self._is_reference and not self._stays:
             self._free(number)
 
-    def head(self) -> None:
-        if not self._reference and not self._tied:
+    def enter_head(self) -> None:
+        """Gather norm and LM head, which stay until their backward."""
+        if not self._is_reference:
             self._come(_TAIL)
 
     def end(self) -> None:
-        if self._reference:
-            self._gathers.drop("reference")
-            if not self._stay:
-                self._requests.drop("gathered reference")
-        elif self._last is not None:
+        """Free the last buffer, and a reference that does not stay."""
+        if not self._is_reference:
             self._gathers.drop(("buffer", self._last))
             self._last = None
-
-    def begin_backward(self) -> None:
-        if not self._stay:
-            self._gather(self._count - 1)
+            return
+        self._gathers.drop(("buffer", "reference"))
+        if not self._stays:
+            self._free("reference")
 
     def enter_backward(self, number: int) -> None:
+        """Copy the layer out, and gather the next one, or an embedding of its own."""
+        self._prefetch(number)
         if number not in self._there:
-            if not self._gathers.has(("buffer", number)):
-                self._gather(number)
-            self._copy_out(number)
+            self._copy_out(number, self._units[number])
             self._gathers.drop(("buffer", number))
-        following: Hashable = number - 1 if number else _EMBEDDING
-        if following in self._units and following not in self._there:
-            self._gather(following)
+        self._prefetch(number - 1 if number else _EMBEDDING)
 
     def leave_backward(self, number: int) -> None:
+        """Free the layer."""
         self._free(number)
 
     def reduce(self, weights: Hashable) -> None:
-        requests, on = self._requests, self._reduces_on
-        key: Hashable = weights
-        if weights == "head" or (weights == "embedding" and self._tied):
-            key = _TAIL
-        if weights == "embedding" and not self._tied:
-            self._gathers.drop(("buffer", _EMBEDDING))
-        if not isinstance(key, int):
-            self._free(key)
-        made = requests.sizes(("gradients", weights))
-        if not self._reduces or not made:
-            return
-        total = sum(size * count for size, count in made.items())
-        requests.drop("reduced input")
-        requests.set("reduced input", {total: 1})
-        requests.drop(("gradients", weights))
-        on.set("output", {-(-total // self._gpus): 1})
-        on.set(("shards", weights), {2 * -(-total // self._gpus): 1})
-        on.drop("output")
+        """Free the unit, and reduce its gradients; the input of the reduction stays until the next one.
 
-    def end_backward(self) -> None:
-        self._requests.drop("reduced input")
-        for key in list(self._there):
-            if key != _TAIL or self._trains_all:
-                self._free(key)
+        An LM head next to adapters stays, because it has no backward.
+        """
+        requests, reductions = self._requests, self._reductions
+        is_last = weights == _EMBEDDING
+        if is_last:
+            self._gathers.drop(("buffer", _EMBEDDING))
+        if is_last or weights == "head":
+            self._free(_EMBEDDING if is_last and _EMBEDDING in self._units else _TAIL)
+        made = sum(size * count for size, count in requests.sizes(("gradients", weights)).items())
+        if self._reduces and made:
+            shard = int(whole_units(made, self._gpus))
+            requests.drop("input of a reduction")
+            requests.set("input of a reduction", {made: 1})
+            requests.drop(("gradients", weights))
+            reductions.set("output", {shard: 1})
+            reductions.set(("gradients", weights), {shard * FLOAT32_BYTES // BFLOAT16_BYTES: 1})
+            reductions.drop("output")
+        if is_last:
+            requests.drop("input of a reduction")
+            for unit in self._there - ({"reference"} if self._trains_all else {"reference", _TAIL}):
+                self._free(unit)
 
     def update(self) -> None:
-        fsdp, requests, block = self._fsdp, self._requests, block_of(self._spec)
-        states = optimizer_state(self._spec.optim, fsdp.tensors, FLOAT32_BYTES, block)
-        requests.set("state", blocks(states.size))
-        scratch = optimizer_scratch(
-            self._spec.optim, fsdp.tensors, FLOAT32_BYTES, block, weight_decay=self._spec.weight_decay
-        )
-        requests.pass_through("work", [*stages(scratch.size), NO_BLOCKS])
-        for weights in (*range(self._count), "head", "embedding", "adapters"):
-            self._reduces_on.drop(("shards", weights))
+        """Run the optimizer over shards, and drop those of the gradients."""
+        spec, tensors, block = self._spec, self._fsdp.tensors, block_of(self._spec)
+        states = optimizer_state(spec.optim, tensors, FLOAT32_BYTES, block)
+        scratch = optimizer_scratch(spec.optim, tensors, FLOAT32_BYTES, block, weight_decay=spec.weight_decay)
+        self._requests.set("state", blocks(states.size))
+        self._requests.pass_through("work", [*stages(scratch.size), NO_BLOCKS])
+        self._reductions.drop(*(("gradients", weights) for weights in (*self._units, "head", _EMBEDDING)))
 
     def counters(self, alloc_conf: str) -> AllocatorStats:
-        parts = [each.counters(alloc_conf) for each in (self._requests, self._gathers, self._reduces_on)]
-        return AllocatorStats(**{
-            field.name: sum(getattr(part, field.name) for part in parts) for field in fields(AllocatorStats)
-        })
+        """Return the sums of the counters of all streams."""
+        parts = [each.counters(alloc_conf) for each in (self._requests, self._gathers, self._reductions)]
+        names = (field.name for field in fields(AllocatorStats))
+        return AllocatorStats(**{name: sum(getattr(part, name) for part in parts) for name in names})
+
+    def _come(self, unit: Hashable) -> None:
+        if unit in self._there:
+            return
+        self._prefetch(unit)
+        self._copy_out(unit, self._units[unit])
+        self._gathers.drop(("buffer", self._last))
+        self._last = unit
+
+    def _prefetch(self, unit: Hashable) -> None:
+        if unit in self._units and unit not in self._there and not self._gathers.has(("buffer", unit)):
+            self._gather(unit, self._units[unit], is_wide=self._trains_all or self._loaded_bytes != BFLOAT16_BYTES)
+
+    def _gather(self, name: Hashable, tensors: Sequence[int], *, is_wide: bool) -> None:
+        """Gather tensors to a buffer; what is not in bfloat16 is cast before."""
+        values = sum(tensors)
+        part = int(whole_units(values, self._gpus)) * BFLOAT16_BYTES
+        self._gathers.set("input", {part: 1} if is_wide else NO_BLOCKS)
+        self._gathers.set(("buffer", name), {values * BFLOAT16_BYTES: 1})
+        self._gathers.drop("input")
+
+    def _copy_out(self, unit: Hashable, tensors: Sequence[int]) -> None:
+        self._requests.set(("unit", unit), packed(counted(size * BFLOAT16_BYTES for size in tensors)))
+        self._there.add(unit)
+
+    def _free(self, unit: Hashable) -> None:
+        self._requests.drop(("unit", unit))
+        self._there.discard(unit)
