@@ -1,18 +1,24 @@
 """Requests of loading the models, and of a rollout by transformers' `generate`."""
 
 from collections.abc import Hashable
+from typing import Protocol
 
 from profiler.analytical.formulas.layers.decoder_layer import ATTENTION_INPUTS
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.models.parameters import projections
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
     computed_bytes,
     element_bytes,
     trains_everything,
 )
 from profiler.analytical.formulas.models.weights import (
+    NF4_BLOCK,
     SMALL_MATRIX,
+    adapters,
+    reference,
+    weights,
     widened_matrix_bytes,
 )
 from profiler.analytical.formulas.rollout import (
@@ -24,20 +30,22 @@ from profiler.analytical.formulas.rollout import (
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, one_value, stages_of
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
-from profiler.analytical.replayed.layers import Forward, alone, forward_stages, of_one_layer
+from profiler.analytical.replayed.layers import Forward, all_layers, alone, forward_stages, of_one_layer
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
     GrowingCache,
     Requests,
     blocks,
     counted,
+    minus,
+    others,
     per_layer,
     plus,
     stages,
     times,
     union,
 )
-from profiler.analytical.replayed.sharing import Alone, all_layers
+from profiler.analytical.timeline.instants import untied_head
 from profiler.analytical.timeline.step_instants import decoding, generation_casts
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import Chip
@@ -60,10 +68,63 @@ _BLACKWELL = 10
 """Compute capabilities, and of the last the first part."""
 
 
+def load_models(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
+    """Request the weights, layer by layer, adapters and a reference model.
+
+    A matrix in 4 bits is made of one in the type of the weights, and float32 scales. A tied LM head is made and
+    dropped.
+    """
+    head = blocks(untied_head(spec, architecture).size)
+    _load_model(requests, "policy", spec, architecture, blocks(weights(spec, architecture).size))
+    requests.pass_through("head", [head, NO_BLOCKS])
+    made, element = blocks(adapters(spec, architecture).size), element_bytes(spec).adapter
+    requests.set("wide adapters", {size // element * FLOAT32_BYTES: count for size, count in made.items()})
+    kept = blocks(reference(spec, architecture).size)
+    if spec.ref_adapter:
+        requests.set("copied adapters", kept)
+    if element < FLOAT32_BYTES:
+        requests.set("adapters", made)
+        requests.drop("wide adapters")
+    if kept and not spec.ref_adapter:
+        _load_model(requests, "reference", spec, architecture, kept)
+        requests.pass_through("head", [head, NO_BLOCKS])
+
+
+def _load_model(requests: Requests, name: str, spec: TrialKeys, architecture: DecoderShape, whole: Blocks) -> None:
+    layers, block = all_layers(architecture), block_of(spec)
+    each, rest = per_layer(whole, len(layers)), others(whole, len(layers))
+    embedding = {max(rest): 1} if rest else NO_BLOCKS
+    requests.set((name, "embedding"), embedding)
+    is_packed = spec.tuning is Tuning.QLORA and name == "policy"
+    for number, kind in enumerate(layers):
+        made: dict[int, int] = {}
+        for part in projections(kind) if is_packed else ():
+            wide = blocks(block(part.weights * element_bytes(spec).weight))
+            scales = blocks(block(-(-part.weights // NF4_BLOCK) * FLOAT32_BYTES))
+            requests.set("wide", plus(wide, scales))
+            size = int(block(-(-part.weights // 2)))
+            if made.get(size, 0) < each.get(size, 0):
+                made[size] = made.get(size, 0) + 1
+                requests.set((name, number), made)
+            requests.pass_through("wide", [plus(wide, scales, scales), NO_BLOCKS])
+        requests.set((name, number), each)
+    requests.set((name, "rest"), minus(rest, embedding))
+
+
+class Forwards(Protocol):
+    """What the forward of a model requests next to the tensors that it computes (`sharing.py`)."""
+
+    def begin(self) -> None: ...  # noqa: D102  as the methods of `Alone`
+    def enter(self, number: int) -> None: ...  # noqa: D102
+    def leave(self, number: int) -> None: ...  # noqa: D102
+    def enter_head(self) -> None: ...  # noqa: D102
+    def end(self) -> None: ...  # noqa: D102
+
+
 class Rollouts:
     """The rollouts of a trial: a prefill, and a cache that grows to its end, or in a synthetic one all at once."""
 
-    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, sharing: Alone) -> None:
+    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, sharing: Forwards) -> None:
         """Prepare them; `spec` is itemised."""
         self._requests, self._spec, self._architecture = requests, spec, architecture
         self._layers = all_layers(architecture)

@@ -65,6 +65,11 @@ from profiler.domain.trials.trial import Tuning
 Found = TypeVar("Found")
 
 
+def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
+    """Return the kind of each layer, kinds in the order of their first layers."""
+    return [kind for kind in layer_kinds(architecture) for _ in range(int(kind.num_hidden_layers))]
+
+
 def alone(kind: DecoderShape) -> DecoderShape:
     """Return a model with the layers of one kind only."""
     return cast("DecoderShape", replace(cast("Any", kind), first_layers=())) if kind.first_layers else kind

@@ -13,11 +13,13 @@ from profiler.analytical.formulas.models.trained import (
     lora_rank,
     trains_everything,
 )
-from profiler.analytical.formulas.models.weights import NF4_BLOCK, adapters, keeps_reference_model, reference, weights
+from profiler.analytical.formulas.models.weights import adapters, keeps_reference_model, weights
 from profiler.analytical.formulas.sizes.quantities import Blocks, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state
+from profiler.analytical.replayed.generation import load_models
+from profiler.analytical.replayed.layers import all_layers
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
     Requests,
@@ -27,20 +29,14 @@ from profiler.analytical.replayed.requests import (
     others,
     packed,
     per_layer,
-    plus,
     stages,
 )
-from profiler.analytical.timeline.instants import state, untied_head
+from profiler.analytical.timeline.instants import state
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
 from profiler.analytical.timeline.sharding.sharding import BROADCAST_BYTES
 from profiler.analytical.timeline.step_instants import step_scratch
 from profiler.domain.memory import MIB
 from profiler.domain.trials.trial import Tuning
-
-
-def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
-    """Return the kind of each layer, kinds in the order of their first layers."""
-    return [kind for kind in layer_kinds(architecture) for _ in range(int(kind.num_hidden_layers))]
 
 
 class Alone:
@@ -54,26 +50,8 @@ class Alone:
         self._requests, self._spec, self._architecture = requests, spec, architecture
 
     def load(self) -> None:
-        """Request the weights, layer by layer, adapters and a reference model.
-
-        A matrix in 4 bits is made of one in the type of the weights, and float32 scales. A tied LM head is made and
-        dropped.
-        """
-        requests, spec, architecture = self._requests, self._spec, self._architecture
-        head = blocks(untied_head(spec, architecture).size)
-        _load_model(requests, "policy", spec, architecture, blocks(weights(spec, architecture).size))
-        requests.pass_through("head", [head, NO_BLOCKS])
-        made, element = blocks(adapters(spec, architecture).size), element_bytes(spec).adapter
-        requests.set("wide adapters", {size // element * FLOAT32_BYTES: count for size, count in made.items()})
-        kept = blocks(reference(spec, architecture).size)
-        if spec.ref_adapter:
-            requests.set("copied adapters", kept)
-        if element < FLOAT32_BYTES:
-            requests.set("adapters", made)
-            requests.drop("wide adapters")
-        if kept and not spec.ref_adapter:
-            _load_model(requests, "reference", spec, architecture, kept)
-            requests.pass_through("head", [head, NO_BLOCKS])
+        """Request the models."""
+        load_models(self._requests, self._spec, self._architecture)
 
     def share(self) -> None:
         """Request what the trainer makes of a model before the first step, once the cache has been emptied."""
@@ -115,31 +93,10 @@ class Alone:
         return self._requests.counters(alloc_conf)
 
 
-def _load_model(requests: Requests, name: str, spec: TrialKeys, architecture: DecoderShape, whole: Blocks) -> None:
-    layers, block = all_layers(architecture), block_of(spec)
-    each, rest = per_layer(whole, len(layers)), others(whole, len(layers))
-    embedding = {max(rest): 1} if rest else NO_BLOCKS
-    requests.set((name, "embedding"), embedding)
-    is_packed = spec.tuning is Tuning.QLORA and name == "policy"
-    for number, kind in enumerate(layers):
-        made: dict[int, int] = {}
-        for part in projections(kind) if is_packed else ():
-            wide = blocks(block(part.weights * element_bytes(spec).weight))
-            scales = blocks(block(-(-part.weights // NF4_BLOCK) * FLOAT32_BYTES))
-            requests.set("wide", plus(wide, scales))
-            size = int(block(-(-part.weights // 2)))
-            if made.get(size, 0) < each.get(size, 0):
-                made[size] = made.get(size, 0) + 1
-                requests.set((name, number), made)
-            requests.pass_through("wide", [plus(wide, scales, scales), NO_BLOCKS])
-        requests.set((name, number), each)
-    requests.set((name, "rest"), minus(rest, embedding))
-
-
 _SENT_BYTES, _BUCKET_BYTES = (BROADCAST_BYTES, BROADCAST_BYTES), (MIB, 25 * MIB)
 """Of the first and of each later tensor: `_DEFAULT_FIRST_BUCKET_BYTES` and `_DEFAULT_BUCKET_CAP_MB` of torch's DDP."""
-_AT_ONCE, _REBUILT_IN = 2, 2
-"""`max_in_flight` of `broadcast_coalesced` in torch's `comm.cpp`, and the pass that rebuilds buckets."""
+_AT_ONCE = 2
+"""`max_in_flight` of `broadcast_coalesced` in torch's `comm.cpp`."""
 
 
 def filled(sizes: Iterable[int], first_bytes: int, bytes_each: int) -> list[list[int]]:
@@ -160,7 +117,7 @@ def filled(sizes: Iterable[int], first_bytes: int, bytes_each: int) -> list[list
 class Replicas(Alone):
     """DDP: copies of the weights while it sends them, and its buckets for gradients.
 
-    With checkpointing, without adapters, one bucket has all gradients until the second forward makes the usual ones.
+    With checkpointing, without adapters, one bucket has all gradients until the forward after they were first reduced.
     Otherwise transformers lets DDP look for unused parameters, and its buckets stay.
 
     Source: `_BucketCapacityConfig` in torch's `nn/parallel/distributed.py`, `Reducer::rebuild_buckets`, and
@@ -171,26 +128,44 @@ class Replicas(Alone):
         """Prepare them; `spec` is itemised."""
         super().__init__(requests, spec, architecture)
         self._layers = len(all_layers(architecture))
-        self._rebuilds, self._passes = trains_everything(spec) and bool(spec.gradient_checkpointing), 0
-        of_models = (weights(spec, architecture), adapters(spec, architecture))
-        self._models = [self._in_order(blocks(term.size)) for term in of_models]
+        self._rebuilds, self._has_reduced = trains_everything(spec) and bool(spec.gradient_checkpointing), False
+        of_weights = self._in_order(blocks(weights(spec, architecture).size))
+        packed_bytes = self._packed_bytes() if spec.tuning is Tuning.QLORA else frozenset()
+        self._models = [
+            [size for size in of_weights if size not in packed_bytes],
+            [size for size in of_weights if size in packed_bytes],
+            self._in_order(blocks(adapters(spec, architecture).size)),
+        ]
         self._gradients = self._in_order(blocks(all_gradients(spec, architecture).size))
 
     def share(self) -> None:
-        """Send the model of the first process, two tensors at once, and make the first buckets."""
-        requests, parts = self._requests, [part for each in self._models for part in filled(each, *_SENT_BYTES)]
+        """Send the model of the first process, two tensors at once, and make the first buckets.
+
+        A part has parameters of one type, and parts are sent in the order of their first parameters: adapters, and
+        matrices in 4 bits, after the first part that has parameters of layers.
+        """
+        requests, (parts, *later) = self._requests, [filled(each, *_SENT_BYTES) for each in self._models]
+        first = next((number for number, part in enumerate(parts) if len(part) > 1), 0) + 1
+        parts[first:first] = [part for each in later for part in each]
         for number, part in enumerate(parts):
             requests.drop(("sent", number - _AT_ONCE))
             requests.set(("sent", number), {sum(part): 1} if len(part) > 1 else NO_BLOCKS)
         requests.drop(*(("sent", number) for number in range(len(parts))))
         self._make_buckets([self._gradients] if self._rebuilds else filled(self._gradients, *_BUCKET_BYTES))
 
-    def begin_pass(self, *, reduces: bool) -> None:  # noqa: ARG002  its buckets are the same ones
-        """Make the usual buckets before the second pass."""
-        self._passes += 1
-        if self._rebuilds and self._passes == _REBUILT_IN:
+    def begin_pass(self, *, reduces: bool) -> None:
+        """Make the usual buckets once the gradients of a pass have been reduced."""
+        if self._rebuilds and self._has_reduced:
+            self._rebuilds = False
             self._requests.drop("buckets")
             self._make_buckets(filled(reversed(self._gradients), *_BUCKET_BYTES))
+        self._has_reduced = self._has_reduced or reduces
+
+    def _packed_bytes(self) -> frozenset[int]:
+        """Return the sizes of matrices in 4 bits."""
+        spec, kinds = self._spec, layer_kinds(self._architecture)
+        halves = (whole_units(part.weights, 2) for kind in kinds for part in projections(kind))
+        return frozenset(int(block_of(spec)(half)) for half in halves)
 
     def _make_buckets(self, gradients: Iterable[list[int]]) -> None:
         self._requests.set("buckets", counted(sum(part) for part in gradients if part))

@@ -33,6 +33,7 @@ from profiler.analytical.replayed.layers import (
     Forward,
     KnownLayers,
     Saved,
+    all_layers,
     loop_blocks,
 )
 from profiler.analytical.replayed.requests import (
@@ -45,7 +46,7 @@ from profiler.analytical.replayed.requests import (
     plus,
     times,
 )
-from profiler.analytical.replayed.sharing import Alone, Replicas, Units, all_layers
+from profiler.analytical.replayed.sharing import Alone, Replicas, Units
 from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, workspace
 from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, precomputed_batch
 from profiler.analytical.timeline.recipes.registry import of_one_gpu
