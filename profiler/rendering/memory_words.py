@@ -22,7 +22,10 @@ SEVERAL_NOTE = (
     "to 39 % too low."
 )
 REPLAYED_NOTE = "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials."
-REPLAYED_OF_SEVERAL_NOTE = "Reserved: by a replay of the trial's requests, within 1 % of an emulation of one of the GPUs in half of the trials."
+REPLAYED_OF_SEVERAL_NOTE = (
+    "Reserved: by a replay of the trial's requests, within 1 % of an emulated one of several GPUs in half of the "
+    "trials."
+)
 FRAGMENTS_NOTE = (
     f"Fragments: what a full card cannot return, at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials."
 )

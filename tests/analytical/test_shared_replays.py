@@ -52,7 +52,7 @@ def total(blocks):
 def test_parts_are_filled_by_hand():
     assert filled([3, 5, 4, 9], 4, 8) == [[3, 5], [4, 9]]
     assert filled([9, 1, 1], 1, 2) == [[9], [1, 1]]
-    assert filled([], 1, 2) == [[]]
+    assert filled([], 1, 2) == []
 
 
 @given(st.lists(st.integers(1, 9), max_size=12), st.integers(1, 9), st.integers(1, 20))
@@ -73,7 +73,7 @@ def test_buckets_have_all_gradients():
         sharing.begin_pass(reduces=True)
     rebuilt = requests.sizes("buckets")
     assert total(rebuilt) == only
-    # All but the last, which is the embedding, have 25 MiB and at most one tensor of 4,864 x 896 more.
+    # All but the embedding's have 25 MiB and at most one tensor of 4,864 x 896 more.
     assert max(rebuilt) >= 151_936 * 896 * 2
     assert all(25 * MIB <= size <= 25 * MIB + 4_864 * 896 * 2 for size in rebuilt if 12 * MIB < size < 200 * MIB)
     sharing.begin_pass(reduces=True)
@@ -91,7 +91,7 @@ def test_buckets_stay_where_unused_parameters_are_looked_for(keys):
 
 
 def test_two_tensors_are_sent_at_once(monkeypatch):
-    """By hand, qwen2.5-0.5b: the embedding is sent as it is; of the layers' 715,794,432 B at most two parts are there."""
+    """By hand, qwen2.5-0.5b: the embedding is sent as it is; of the layers' 715,794,432 B two parts are there."""
     there, most = {}, []
 
     def noted(self, group, wanted, setting=Requests.set):

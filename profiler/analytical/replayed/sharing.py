@@ -106,9 +106,9 @@ def filled(sizes: Iterable[int], first_bytes: int, bytes_each: int) -> list[list
 
     Source: `compute_bucket_assignment_by_size` in torch's `csrc/distributed/c10d/reducer.cpp`.
     """
-    parts: list[list[int]] = [[]]
+    parts: list[list[int]] = []
     for size in sizes:
-        if sum(parts[-1]) >= (first_bytes if len(parts) == 1 else bytes_each):
+        if not parts or sum(parts[-1]) >= (first_bytes if len(parts) == 1 else bytes_each):
             parts.append([])
         parts[-1].append(size)
     return parts
@@ -168,7 +168,7 @@ class Replicas(Alone):
         return frozenset(int(block_of(spec)(half)) for half in halves)
 
     def _make_buckets(self, gradients: Iterable[list[int]]) -> None:
-        self._requests.set("buckets", counted(sum(part) for part in gradients if part))
+        self._requests.set("buckets", counted(map(sum, gradients)))
 
     def _in_order(self, whole: Blocks) -> list[int]:
         """Return the tensors of a model: the embedding, then those of each layer, then the others."""
