@@ -23,7 +23,7 @@ from profiler.monitor.command import read_command as monitor
 from profiler.replay.command import read_command as replay
 from profiler.report.command import read_command as report
 from profiler.run.command import read_command as run
-from profiler.seams.main import read_command as seams
+from profiler.seams.command import read_command as seams
 from profiler.share.command import read_command as share
 from profiler.solve.command import read_command as solve
 from profiler.sweep.command import pairs_of

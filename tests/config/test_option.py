@@ -17,7 +17,7 @@ from profiler.monitor.command import MonitorOptions
 from profiler.replay.command import ReplayOptions
 from profiler.report.command import ReportOptions
 from profiler.run.command import ScriptOptions
-from profiler.seams.main import SeamsOptions
+from profiler.seams.command import SeamsOptions
 from profiler.solve.command import SolveOptions
 
 DECLARED = (

@@ -1,6 +1,4 @@
-"""How the allocator rounds requests, and segments that hold tensors and free blocks alike.
-
-Block sizes with `roundup_power2_divisions` in `alloc_conf`.
+"""How the allocator rounds requests (`roundup_power2_divisions`), and segments that hold tensors and free blocks alike.
 
 The allocator rounds each allocation up separately, so the formulas round the size of each tensor with `block_of`. The
 rounding of every allocation to multiples of 512 bytes is left out.
@@ -167,11 +165,8 @@ replay is 3.3 % below the simulation at the 5th percentile, 0.1 % in the median,
 
 REPLAYED_LESS_PERCENT = 3
 """How much less they have, likewise: in 96.8 % of the same 1,227 trials they have at least so much."""
-
-
 SHARED_PERCENT = 8
-"""Both for one of several GPUs, against what 114 emulated trials reserved (seeds 2053, 7301, 7303 and 7305): 108 are
-within it. 58 of them were judged once the replay stood."""
+"""Both on one of several GPUs, by what 114 emulated trials reserved (108), 58 of them judged once the replay stood."""
 
 
 def has_expandable_segments(alloc_conf: str) -> bool:
@@ -190,7 +185,6 @@ class Needed:
     more_percent: int | None = None
     """The part by which `most_bytes` is above what a replay says; None: no replay says it."""
     less_percent: int = REPLAYED_LESS_PERCENT
-    """Likewise the part by which `least_bytes` is below, unless tensors alone need more."""
 
     @classmethod
     def within_bounds(cls, allocated_bytes: int, reserved_bytes: int) -> "Needed":
@@ -205,14 +199,8 @@ class Needed:
         By hand, 1,000 B allocated and segments of 1,100 B that hold them: 1,067 B to 1,144 B; on one of several GPUs
         1,012 B to 1,188 B. With expandable segments of 1,000 B: 1,000 B to 1,010 B.
         """
-        more, less = REPLAYED_PERCENT[has_expandable_segments(alloc_conf)], REPLAYED_LESS_PERCENT
-        if gpus > 1:
-            more = less = SHARED_PERCENT
+        alone = REPLAYED_PERCENT[has_expandable_segments(alloc_conf)], REPLAYED_LESS_PERCENT
+        more, less = alone if gpus == 1 else (SHARED_PERCENT, SHARED_PERCENT)
         likely = max(allocated_bytes, unreleasable_bytes)
-        return cls(
-            least_bytes=max(allocated_bytes, likely * (100 - less) // 100),
-            likely_bytes=likely,
-            most_bytes=likely * (100 + more) // 100,
-            more_percent=more,
-            less_percent=less,
-        )
+        least, most = max(allocated_bytes, likely * (100 - less) // 100), likely * (100 + more) // 100
+        return cls(least_bytes=least, likely_bytes=likely, most_bytes=most, more_percent=more, less_percent=less)
