@@ -17,7 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import profiler
 from maintenance.benchmark.rows.sent import read_row
-from profiler.callback import recording, vram_callback
+from profiler.callback import recording
 from profiler.callback.recording import Instruments
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.domain.memory import GIB, Phase
