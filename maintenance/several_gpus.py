@@ -25,7 +25,7 @@ from maintenance.samples.judgement import committed
 from maintenance.samples.sampling import architecture_of, folder_faults, written_down
 from maintenance.samples.several_gpus import SAMPLES
 from maintenance.words import read_words
-from profiler.analytical.estimate import estimate, has_form
+from profiler.analytical.estimate import estimate_with_replay, has_form
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
@@ -156,7 +156,7 @@ def _estimated(spec: TrialSpec) -> tuple[int | None, int | None]:
     architecture = architecture_of(spec.model)
     if not has_form(spec, architecture):
         return None, None
-    found = estimate(spec, architecture)
+    found = estimate_with_replay(spec, architecture)
     return found.peak_allocated_bytes, found.peak_reserved_bytes
 
 

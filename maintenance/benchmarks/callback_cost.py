@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from profiler.callback.recording import Recording
-from profiler.callback.vram_callback import PERIOD_S, instruments_of_this_machine
+from profiler.callback.recording import Recording, instruments_of_this_machine
+from profiler.callback.vram_callback import PERIOD_S
 from profiler.domain.memory import Phase
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch

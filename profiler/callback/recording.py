@@ -16,7 +16,10 @@ from profiler.domain.runs.other_runs import HostPeaks, MonitoredRun, NamedCard, 
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.domain.runs.readings import Sample
 from profiler.measurement.counters.phase_counters import CudaDevice, peak_of_steps
-from profiler.measurement.driver.nvml import GpuProbe, Nvml
+from profiler.measurement.counters.torch_cuda import CheapCuda
+from profiler.measurement.driver.nvml import GpuProbe, NoDriver, Nvml
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+from profiler.measurement.driver.visible import visible_gpus
 from profiler.measurement.recorder import CHEAP, CounterRecorder, Device, PhaseReading, Recorder, Start, start_now
 from profiler.measurement.samples.host_usage import RecentProcessTree, peak_pinned_bytes, peak_resident_bytes
 from profiler.scripts.session import CountedSession, ParameterTotals
@@ -26,6 +29,8 @@ from profiler.seams.patching import patched
 from profiler.storage.files.live_counters import LivePublisher
 from profiler.storage.records.versioned import installed_versions
 from profiler.training.models.parameter_count import parameter_counts
+
+_LOCAL_RANK = "LOCAL_RANK"
 
 _EVALUATION = "eval_"
 """Beginning of the keys of an evaluation, which is logged apart from training."""
@@ -275,3 +280,31 @@ class Recording:
 def _what_runs() -> str:
     """Return the name of the program in this process."""
     return os.path.basename(sys.argv[0]) or "python"  # noqa: PTH119  as typed
+
+
+def instruments_of_this_machine(sample_period_s: float) -> Instruments:
+    """Return the visible GPU of this rank and the driver, or what takes their place without a GPU."""
+    gpus = visible_gpus()
+    card, device = None, _device_of_this_rank(len(gpus.gpus))
+    if gpus.gpus:
+        own = gpus.gpus[device]
+        card = NamedCard(
+            uuid=own.uuid,
+            name=own.name,
+            memory_bytes=own.memory_bytes,
+            compute_capability=own.compute_capability or (0, 0),
+        )
+    unused = NamedCard(uuid="", name="", memory_bytes=0, compute_capability=(0, 0))
+    return Instruments(
+        cuda=CheapCuda(card or unused, device=device),
+        nvml=PynvmlDriver() if card else NoDriver(gpus.note),
+        card=card,
+        sample_period_s=sample_period_s,
+    )
+
+
+def _device_of_this_rank(visible: int) -> int:
+    """Return CUDA's index of the GPU that the launcher gives to this rank; 0 if it sees one only."""
+    text = os.environ.get(_LOCAL_RANK, "0")
+    rank = int(text) if text.isdecimal() else 0
+    return rank if rank < visible else 0

@@ -11,13 +11,9 @@ from typing import Any, TypeVar, cast
 
 from transformers import PreTrainedModel, TrainerCallback
 
-from profiler.callback.recording import Instruments, Recording, added_to_logs
+from profiler.callback.recording import Instruments, Recording, added_to_logs, instruments_of_this_machine
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.runs.other_runs import RANK, NamedCard
-from profiler.measurement.counters.torch_cuda import CheapCuda
-from profiler.measurement.driver.nvml import NoDriver
-from profiler.measurement.driver.pynvml_driver import PynvmlDriver
-from profiler.measurement.driver.visible import visible_gpus
+from profiler.domain.runs.other_runs import RANK
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.storage.files.foreign_files import expanded
@@ -27,7 +23,7 @@ from profiler.storage.stores.record_store import writable_faults
 
 PERIOD_S = 0.1
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
-_RANK, _LOCAL_RANK, _WORLD_SIZE = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+_RANK, _WORLD_SIZE = "RANK", "WORLD_SIZE"
 _LOCK = ".lock"
 """Held by the process that writes a folder: the ranks of a job end at about the same time."""
 
@@ -159,34 +155,6 @@ class VramCallback(TrainerCallback):
             self._hooks.close()
         except Exception as second:
             _say(f"VramCallback could not remove its hooks ({type(second).__name__}: {second}).")
-
-
-def instruments_of_this_machine(sample_period_s: float) -> Instruments:
-    """Return the visible GPU of this rank and the driver, or what takes their place without a GPU."""
-    gpus = visible_gpus()
-    card, device = None, _device_of_this_rank(len(gpus.gpus))
-    if gpus.gpus:
-        own = gpus.gpus[device]
-        card = NamedCard(
-            uuid=own.uuid,
-            name=own.name,
-            memory_bytes=own.memory_bytes,
-            compute_capability=own.compute_capability or (0, 0),
-        )
-    unused = NamedCard(uuid="", name="", memory_bytes=0, compute_capability=(0, 0))
-    return Instruments(
-        cuda=CheapCuda(card or unused, device=device),
-        nvml=PynvmlDriver() if card else NoDriver(gpus.note),
-        card=card,
-        sample_period_s=sample_period_s,
-    )
-
-
-def _device_of_this_rank(visible: int) -> int:
-    """Return CUDA's index of the GPU that the launcher gives to this rank; 0 if it sees one only."""
-    text = os.environ.get(_LOCAL_RANK, "0")
-    rank = int(text) if text.isdecimal() else 0
-    return rank if rank < visible else 0
 
 
 def rank_suffix() -> str:

@@ -22,6 +22,10 @@ SEVERAL_NOTE = (
     "to 39 % too low."
 )
 REPLAYED_NOTE = "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials."
+REPLAYED_OF_SEVERAL_NOTE = (
+    "Reserved: by a replay of the trial's requests, within 1 % of an emulated one of several GPUs in half of the "
+    "trials."
+)
 FRAGMENTS_NOTE = (
     f"Fragments: what a full card cannot return, at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials."
 )
@@ -56,14 +60,17 @@ def short_model(model: str) -> str:
 
 def reserved_note(spec: TrialSpec, *, is_replayed: bool = True) -> str:
     """Return how reserved memory of one trial is estimated, if what has a replay is replayed."""
-    if spec.distributed_type is not DistributedType.NO:
-        return SEVERAL_NOTE
-    return REPLAYED_NOTE if is_replayed and has_replay(spec) else RESERVED_NOTE
+    several = spec.distributed_type is not DistributedType.NO
+    if is_replayed and has_replay(spec):
+        return REPLAYED_OF_SEVERAL_NOTE if several else REPLAYED_NOTE
+    return SEVERAL_NOTE if several else RESERVED_NOTE
 
 
 def fragments_note(cards: Iterable[CardVerdict]) -> str:
     """Return how what a full card cannot return is estimated for these cards, and how wrong that has been."""
+    cards = tuple(cards)
     more = {card.needed.more_percent for card in cards}
+    less = max((card.needed.less_percent for card in cards), default=REPLAYED_LESS_PERCENT)
     percents = " or ".join(map(str, sorted(each for each in more if each is not None)))
     if not percents:
         return FRAGMENTS_NOTE
@@ -72,7 +79,7 @@ def fragments_note(cards: Iterable[CardVerdict]) -> str:
         where = f" where they may decide, else at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials"
     return (
         f"Fragments: what a full card cannot return, by a replay of the trial's requests{where}; a replay is at most "
-        f"{percents} % too low, and at most {REPLAYED_LESS_PERCENT} % too high, in 95 % of the trials each."
+        f"{percents} % too low, and at most {less} % too high, in 95 % of the trials each."
     )
 
 

@@ -25,7 +25,7 @@ from profiler.analytical.formulas.sizes.trial_keys import Batch, itemised_keys, 
 from profiler.analytical.replayed.generation import most_rows_of_four_bits
 from profiler.analytical.replayed.head import Head, chunks_of
 from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
-from profiler.analytical.replayed.trial import has_replay, replayed_counters, replayed_steps, requests_of
+from profiler.analytical.replayed.trial import has_replay, program_of, replayed_counters, replayed_steps
 from profiler.analytical.timeline.instants import read_of_card
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.config.models.architecture import read_architecture
@@ -226,7 +226,7 @@ _SHORT = replace(_SPEC, max_prompt_length=64, max_completion_length=64)
 def test_cards_that_read_alike_have_the_same_requests(spec):
     of_model, found = replace(architecture_of(spec.model), num_hidden_layers=2), {}
     for card in {each.chip: each for each in KNOWN_GPUS.values()}.values():
-        piece = requests_of(replace(spec, gpu=card.name), of_model).piece()
+        piece = program_of(replace(spec, gpu=card.name), of_model).requests.piece()
         alike = on_first_alike(replace(spec, gpu=card.name), of_model)
         made = tuple(piece.sizes_bytes), tuple(piece.events), tuple(piece.cache_emptied)
         assert found.setdefault(alike.gpu, made) == made, (card.name, alike.gpu)
@@ -236,7 +236,7 @@ def test_cards_that_read_alike_have_the_same_requests(spec):
 @pytest.mark.parametrize("alloc_conf", ["", "expandable_segments:True", "max_split_size_mb:64"])
 @pytest.mark.parametrize("keys", [{"torch_empty_cache_steps": 2}, {"recipe": Recipe.SFT, **ADAPTED}])
 def test_requests_have_the_same_counters_without_compiled_code(keys, alloc_conf, monkeypatch):
-    requests = requests_of(replace(_SPEC, **keys), architecture_of(_SPEC.model))
+    requests = program_of(replace(_SPEC, **keys), architecture_of(_SPEC.model)).requests
     found = requests.counters(alloc_conf)
     monkeypatch.setattr("profiler.allocator.traces.smallest_fit.compiled", lambda: None)
     assert requests.counters(alloc_conf) == found

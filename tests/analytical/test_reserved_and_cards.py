@@ -119,16 +119,20 @@ def test_what_a_full_card_cannot_return_decides():
 def test_needed_by_hand():
     bounds = Needed.within_bounds(100, 130)
     assert (bounds.least_bytes, bounds.likely_bytes, bounds.most_bytes) == (100, 100, 116)
-    plain = Needed.by_replay(1_000, 1_100, alloc_conf="max_split_size_mb:256")
+    plain = Needed.by_replay(1_000, 1_100, alloc_conf="max_split_size_mb:256", gpus=1)
     assert (plain.least_bytes, plain.likely_bytes, plain.most_bytes) == (1_067, 1_100, 1_144)
-    expandable = Needed.by_replay(1_000, 1_000, alloc_conf="expandable_segments: True")
+    shared = Needed.by_replay(1_000, 1_100, alloc_conf="", gpus=2)
+    assert (shared.least_bytes, shared.likely_bytes, shared.most_bytes) == (1_012, 1_100, 1_188)
+    expandable = Needed.by_replay(1_000, 1_000, alloc_conf="expandable_segments: True", gpus=1)
     assert (expandable.least_bytes, expandable.likely_bytes, expandable.most_bytes) == (1_000, 1_000, 1_010)
 
 
-@given(st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(("", "expandable_segments:True")))
-def test_what_is_needed_is_in_order(allocated, unreleasable, alloc_conf):
+@given(
+    st.integers(0, 2**40), st.integers(0, 2**40), st.sampled_from(("", "expandable_segments:True")), st.integers(1, 8)
+)
+def test_what_is_needed_is_in_order(allocated, unreleasable, alloc_conf, gpus):
     """Whatever a replay says, less than the tensors is never enough."""
-    found = Needed.by_replay(allocated, unreleasable, alloc_conf=alloc_conf)
+    found = Needed.by_replay(allocated, unreleasable, alloc_conf=alloc_conf, gpus=gpus)
     assert allocated <= found.least_bytes <= found.likely_bytes <= found.most_bytes
 
 

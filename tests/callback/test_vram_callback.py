@@ -17,7 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import profiler
 from maintenance.benchmark.rows.sent import read_row
-from profiler.callback import vram_callback
+from profiler.callback import recording
 from profiler.callback.recording import Instruments
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.domain.memory import GIB, Phase
@@ -322,9 +322,9 @@ def test_a_rank_reads_the_gpu_that_the_launcher_gives_it(local_rank, visible, de
     seen = VisibleGpus(
         gpus=tuple(VisibleGpu(uuid=f"GPU-{n}", name="c", memory_bytes=1) for n in range(visible)), note=""
     )
-    monkeypatch.setattr(vram_callback, "visible_gpus", lambda: seen)
-    monkeypatch.setattr(vram_callback, "PynvmlDriver", lambda: None)
-    found = vram_callback.instruments_of_this_machine(0.1)
+    monkeypatch.setattr(recording, "visible_gpus", lambda: seen)
+    monkeypatch.setattr(recording, "PynvmlDriver", lambda: None)
+    found = recording.instruments_of_this_machine(0.1)
     assert (found.card.uuid, found.cuda._device) == (f"GPU-{device}", device)
 
 

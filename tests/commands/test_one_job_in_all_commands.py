@@ -109,7 +109,11 @@ def test_choices_are_estimated_as_each_alone(job, key, capsys):
     for each in several[:3]:
         alone = grpo_vram.estimate(job, **{key: each["value"]})
         assert alone.card is not None
-        assert alone.card.needed_bytes == each["needed_bytes"]
+        assert alone.card.fit.value == each["verdict"]
+        # Requests of a choice are replayed only where fragments may decide.
+        room = alone.card.gpu.memory_bytes - alone.card.peak_allocated_bytes
+        if alone.keys["distributed_type"] == "deepspeed" or 0 <= room < alone.card.peak_allocated_bytes:
+            assert alone.card.needed_bytes == each["needed_bytes"]
 
 
 def test_nothing_is_assumed_of_the_key_that_is_solved_for(job_of):

@@ -19,7 +19,7 @@ from profiler.domain.trials.trial import Backend, Lengths, TrialSpec, Tuning
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.dpo import build_judged_rows
-from profiler.training.recipes.reward import build_compared_rows
+from profiler.training.recipes.sft import build_compared_rows
 from profiler.training.run import PlainSession, Trained, run_training
 from profiler.worker.simulated import simulate
 

@@ -1,6 +1,7 @@
 """Requests of loading the models, and of a rollout by transformers' `generate`."""
 
 from collections.abc import Hashable
+from typing import Protocol
 
 from profiler.analytical.formulas.layers.decoder_layer import ATTENTION_INPUTS
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
@@ -29,7 +30,7 @@ from profiler.analytical.formulas.rollout import (
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, one_value, stages_of
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
-from profiler.analytical.replayed.layers import Forward, alone, forward_stages, of_one_layer
+from profiler.analytical.replayed.layers import Forward, all_layers, alone, forward_stages, of_one_layer
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
     GrowingCache,
@@ -67,16 +68,11 @@ _BLACKWELL = 10
 """Compute capabilities, and of the last the first part."""
 
 
-def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
-    """Return the kind of each layer, kinds in the order of their first layers."""
-    return [kind for kind in layer_kinds(architecture) for _ in range(int(kind.num_hidden_layers))]
+def load_models(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
+    """Request the weights, layer by layer, adapters and a reference model.
 
-
-def load(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
-    """Request the weights, layer by layer, adapters and a reference model; then give back what is cached.
-
-    A matrix in 4 bits is made of one in the type of the weights, and float32 scales. An LM head that is tied is made
-    and dropped. The trainer of transformers empties the cache before the first step (`Accelerator.free_memory`).
+    A matrix in 4 bits is made of one in the type of the weights, and float32 scales. A tied LM head is made and
+    dropped.
     """
     head = blocks(untied_head(spec, architecture).size)
     _load_model(requests, "policy", spec, architecture, blocks(weights(spec, architecture).size))
@@ -115,10 +111,20 @@ def _load_model(requests: Requests, name: str, spec: TrialKeys, architecture: De
     requests.set((name, "rest"), minus(rest, embedding))
 
 
+class Forwards(Protocol):
+    """What the forward of a model requests next to the tensors that it computes (`sharing.py`)."""
+
+    def begin(self) -> None: ...  # noqa: D102  as the methods of `Alone`
+    def enter(self, number: int) -> None: ...  # noqa: D102
+    def leave(self, number: int) -> None: ...  # noqa: D102
+    def enter_head(self) -> None: ...  # noqa: D102
+    def end(self) -> None: ...  # noqa: D102
+
+
 class Rollouts:
     """The rollouts of a trial: a prefill, and a cache that grows to its end, or in a synthetic one all at once."""
 
-    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
+    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, sharing: Forwards) -> None:
         """Prepare them; `spec` is itemised."""
         self._requests, self._spec, self._architecture = requests, spec, architecture
         self._layers = all_layers(architecture)
@@ -132,6 +138,7 @@ class Rollouts:
         self._all_casts = blocks(casts.size + head.size)
         self._transient = blocks(transient.size)
         self._products = {id(kind): _widened(spec, kind) for kind in self._kinds}
+        self._sharing = sharing
 
     def run(self, *, grows: bool) -> None:
         """Request and free the blocks of one rollout; with `grows` token by token, else as `rollout=synthetic`."""
@@ -140,7 +147,9 @@ class Rollouts:
         prompt, tokens = self._prompt, self._end - self._prompt
         steps = self._steps() if grows else 1
         for step in range(1, steps + 1):
+            self._sharing.begin()
             for number, kind in enumerate(self._layers):
+                self._sharing.enter(number)
                 requests.set("casts", times(self._casts, number + 1))
                 before, after = self._products[id(kind)]
                 requests.pass_through("work", [before, NO_BLOCKS])
@@ -150,6 +159,9 @@ class Rollouts:
                 part = step * len(self._layers) - (len(self._layers) - number - 1 if grows else 0)
                 self._attend(kind, prompt + tokens * part // (steps * len(self._layers)), sizes)
                 requests.pass_through("work", [after, NO_BLOCKS])
+                self._sharing.leave(number)
+            self._sharing.enter_head()
+            self._sharing.end()
             self._sample()
         requests.drop("logits", "mask")
         cache.drop()
@@ -165,13 +177,18 @@ class Rollouts:
         )
         requests.set("mask", blocks(attention_mask_bytes(spec, self._architecture, prompts)))
         kept: dict[int, Forward] = {}
+        self._sharing.begin()
         for number, kind in enumerate(self._layers):
+            self._sharing.enter(number)
             if id(kind) not in kept:
                 kept[id(kind)] = forward_stages(spec, kind, prompts, adapted=True, autocast=False)
             requests.pass_through("work", kept[id(kind)].before)
             cache.add(self._sizes(kind, self._prompt))
             requests.set("casts", times(self._casts, number + 1))
             kept[id(kind)].attend(requests)
+            self._sharing.leave(number)
+        self._sharing.enter_head()
+        self._sharing.end()
         requests.drop("work")
         self._sample()
         requests.drop("logits")

@@ -7,7 +7,7 @@ free blocks the others fit.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from profiler.analytical.formulas.layers.decoder_layer import (
     ATTENTION_INPUTS,
@@ -57,9 +57,17 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.models.weights import recomputed_copies_bytes, widened_bytes
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, stages_of
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
 from profiler.analytical.replayed.requests import NO_BLOCKS, Requests, Stages, blocks, minus, plus, stages, union
+from profiler.analytical.timeline.training_pass import unsaved_bytes
 from profiler.domain.trials.trial import Tuning
+
+Found = TypeVar("Found")
+
+
+def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
+    """Return the kind of each layer, kinds in the order of their first layers."""
+    return [kind for kind in layer_kinds(architecture) for _ in range(int(kind.num_hidden_layers))]
 
 
 def alone(kind: DecoderShape) -> DecoderShape:
@@ -297,3 +305,50 @@ def loop_blocks(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Blocks:
     """Return the embeddings and the input of a layer, which checkpointing keeps anyway."""
     embeddings = block_of(spec)(batch.positions * kind.hidden_size * element_bytes(spec).outer)
     return plus(blocks(embeddings), blocks(layer_input_bytes(spec, kind, batch)))
+
+
+class KnownLayers:
+    """What layers request, each computed once."""
+
+    def __init__(self, spec: TrialKeys, architecture: DecoderShape) -> None:
+        """Compute nothing yet; `spec` is itemised."""
+        self._spec, self._architecture = spec, architecture
+        self._known: dict[Hashable, object] = {}
+
+    def _once(self, key: Hashable, compute: Callable[[], Found]) -> Found:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]  # type: ignore[return-value]  # the key names what is computed
+
+    def forward_of(self, kind: DecoderShape, batch: Batch, *, adapted: bool) -> Forward:
+        """Return the forward of a layer."""
+        autocast = bool(self._spec.mixed_precision)
+        return self._once(
+            ("forward", id(kind), batch, adapted),
+            lambda: forward_stages(self._spec, kind, batch, adapted=adapted, autocast=autocast),
+        )
+
+    def backward_of(self, kind: DecoderShape, batch: Batch) -> Backward:
+        """Return the backward of a layer."""
+        return self._once(("backward", id(kind), batch), lambda: backward_stages(self._spec, kind, batch))
+
+    def saved_of(self, kind: DecoderShape, batch: Batch, number: int) -> Saved:
+        """Return what a layer saves; the first one does without what nothing before its adapters needs."""
+        saved = self._once(("saved", id(kind), batch), lambda: saved_blocks(self._spec, kind, batch))
+        if number or self._spec.gradient_checkpointing:
+            return saved
+        unsaved = self._once(
+            ("unsaved", batch),
+            lambda: blocks(unsaved_bytes(self._spec, layer_kinds(self._architecture), batch)),
+        )
+        if not unsaved:
+            return saved
+        scores = saved.scores if saved.scores and minus(saved.scores[-1], unsaved) else ()
+        return Saved(until_attention=NO_BLOCKS, all=minus(saved.all, unsaved), scores=scores)
+
+    def input_of(self, kind: DecoderShape, batch: Batch, number: int) -> Blocks:
+        """Return what checkpointing keeps of a layer; the input of the first has the type of the embeddings."""
+        if number:
+            return self._once(("input", id(kind), batch), lambda: blocks(layer_input_bytes(self._spec, kind, batch)))
+        loop = loop_blocks(self._spec, kind, batch)
+        return minus(loop, blocks(layer_input_bytes(self._spec, kind, batch)))

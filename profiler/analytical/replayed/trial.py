@@ -1,8 +1,7 @@
 """Reserved memory of a trial by a replay: its passes and steps, and the peak of the segments that they take."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import TypeVar
 
 from profiler.allocator.model.card_memory import AllocatorStats
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
@@ -23,22 +22,19 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     TrialKeys,
     generated_micro_batch,
     itemised_keys,
-    layer_kinds,
     longest_rows,
     one_row,
     tokens_of,
     unpadded,
 )
-from profiler.analytical.replayed.generation import Rollouts, all_layers, load
+from profiler.analytical.replayed.generation import Rollouts
 from profiler.analytical.replayed.head import Head
 from profiler.analytical.replayed.layers import (
-    Backward,
     Forward,
+    KnownLayers,
     Saved,
-    backward_stages,
-    forward_stages,
+    all_layers,
     loop_blocks,
-    saved_blocks,
 )
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
@@ -48,13 +44,13 @@ from profiler.analytical.replayed.requests import (
     others,
     per_layer,
     plus,
-    stages,
     times,
 )
-from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, state, workspace
+from profiler.analytical.replayed.sharing import Alone, Replicas, Units
+from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, workspace
 from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, precomputed_batch
-from profiler.analytical.timeline.step_instants import step_scratch
-from profiler.analytical.timeline.training_pass import final_norm, unsaved_bytes
+from profiler.analytical.timeline.recipes.registry import of_one_gpu
+from profiler.analytical.timeline.training_pass import final_norm
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import DistributedType, Logprobs, Rollout
 
@@ -63,13 +59,16 @@ _MOST_STEPS, _MOST_MICRO_BATCHES, _MOST_ROWS = 2, 2, 2
 _SCORED_LAYERS = 3
 """Layers of a forward that saves nothing: the later ones repeat them."""
 
-Found = TypeVar("Found")
-
 
 def has_replay(spec: TrialKeys) -> bool:
-    """Return whether the requests of a trial are known: of text on one GPU, with rollouts by transformers if any."""
+    """Return whether the requests of a trial are known: of text, with rollouts by transformers if any, but DeepSpeed's.
+
+    Those of FSDP are not where a reference scores before training, or a row has several GPUs.
+    """
     return (
-        spec.distributed_type is DistributedType.NO
+        spec.distributed_type is not DistributedType.DEEPSPEED
+        and not (spec.precompute_ref_log_probs and spec.distributed_type is DistributedType.FSDP)
+        and spec.cp_size in (None, 1)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
         and spec.per_device_eval_batch_size is None
         and not spec.use_liger_kernel
@@ -86,14 +85,14 @@ def replayed_counters(spec: TrialKeys, architecture: DecoderShape) -> AllocatorS
         spec: A trial with `has_replay`.
         architecture: Its model.
     """
-    return requests_of(spec, architecture).counters(str(spec.alloc_conf))
+    return program_of(spec, architecture).sharing.counters(str(spec.alloc_conf))
 
 
-def requests_of(spec: TrialKeys, architecture: DecoderShape) -> Requests:
-    """Return the requests and frees of a trial with `has_replay`, and of its model."""
-    requests = Requests()
-    _Trial(requests, itemised_keys(spec), model_of_recipe(spec.recipe, architecture)).run()
-    return requests
+def program_of(spec: TrialKeys, architecture: DecoderShape) -> "Program":
+    """Return the program of a trial with `has_replay`, whose `requests` and frees are made."""
+    program = Program(Requests(), spec, model_of_recipe(spec.recipe, architecture))
+    program.run()
+    return program
 
 
 def replayed_steps(steps: int, empties: int | None) -> list[int]:
@@ -108,30 +107,33 @@ def replayed_steps(steps: int, empties: int | None) -> list[int]:
     return [*first, later] if later < steps else first
 
 
-class _Trial:
+class Program:
     """The program of a trial."""
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
-        self._requests, self._spec, self._architecture = requests, spec, architecture
+        shared, spec = spec, itemised_keys(of_one_gpu(spec))
+        self.requests, self._spec, self._architecture = requests, spec, architecture
+        self.sharing = _sharing_of(requests, spec, architecture, shared=shared)
         self._layers, self._block = all_layers(architecture), block_of(spec)
-        self._known: dict[Hashable, object] = {}
-        self._checkpoints = spec.gradient_checkpointing
+        self._known, self._checkpoints = KnownLayers(spec, architecture), spec.gradient_checkpointing
         self._trains_all = trains_everything(spec)
         self._head = Head(requests, spec, architecture)
         self._workspace = blocks(of_one_thread(workspace(spec.gpu, self._block)).size)
-        self._rollouts = Rollouts(requests, spec, architecture) if spec.recipe.facts.has_rollout else None
+        has_rollout = spec.recipe.facts.has_rollout
+        self._rollouts = Rollouts(requests, spec, architecture, self.sharing) if has_rollout else None
         self._grows = spec.rollout is Rollout.GENERATE
 
     def run(self) -> None:
         """Request and free everything."""
-        requests, spec = self._requests, self._spec
-        load(requests, spec, self._architecture)
+        requests, spec = self.requests, self._spec
+        self.sharing.load()
         if spec.recipe.facts.has_reference_pass and spec.precompute_ref_log_probs:
             requests.set("workspace of forward", self._workspace)
             for _ in range(_MOST_MICRO_BATCHES):
                 self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
         requests.empty_cache()
+        self.sharing.share()
         requests.set("workspace of forward", self._workspace)
         every = spec.torch_empty_cache_steps
         steps = replayed_steps(int(spec.steps), every)
@@ -139,7 +141,9 @@ class _Trial:
             empties = every is not None and step % every == 0
             # The last step has all that an earlier one has.
             several = step == steps[-1] or empties
-            for number in range(min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)):
+            micro = min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)
+            for number in range(micro):
+                self.sharing.begin_pass(reduces=number == micro - 1)
                 if self._rollouts is not None:
                     self._generate(self._rollouts, step, number)
                     self._train(generated_micro_batch(spec), is_first=number == 0, empties=empties)
@@ -149,7 +153,7 @@ class _Trial:
 
     def _generate(self, rollouts: Rollouts, step: int, number: int) -> None:
         """Generate and score completions, if a micro-batch is the first of its generation."""
-        requests, spec = self._requests, self._spec
+        requests, spec = self.requests, self._spec
         accumulation, generation = int(spec.gradient_accumulation_steps), int(spec.steps_per_generation)
         if (step * accumulation + number) % generation:
             return
@@ -165,6 +169,8 @@ class _Trial:
             rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
         for each in rows if spec.beta or is_old else ():
             self._score(each, adapted=is_old or spec.ref_adapter)
+            if is_old and spec.beta and not spec.ref_adapter and self.sharing.gathers_reference:
+                self._score(each, adapted=False)
 
     def _train_on_rows(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
         """Run a micro-batch of a data set; within the loss the reference runs, next to what the policy keeps.
@@ -173,7 +179,7 @@ class _Trial:
         """
         spec, facts, pairs = self._spec, self._spec.recipe.facts, self._spec.logprobs.pair_loss
         comes_last = facts.has_shifted_rows and pairs is not None and pairs.at_once
-        self._requests.set("inputs", blocks(data_inputs(spec).size))
+        self.requests.set("inputs", blocks(data_inputs(spec).size))
         if facts.has_shifted_rows and not comes_last:
             self._score(batch, adapted=True)
         self._forward(batch, "rows")
@@ -185,25 +191,30 @@ class _Trial:
                 self._score(batch, adapted=spec.ref_adapter, holds=holds)
         self._head.end_loss(batch)
         if empties:
-            self._requests.empty_cache()
+            self.requests.empty_cache()
         self._backward(batch, "rows", is_first=is_first)
 
     def _score(self, batch: Batch, *, adapted: bool, holds: bool = False) -> None:
         """Compute log-probabilities of the policy, or without adapters of the reference; see `forward_alone`."""
-        requests, spec, architecture = self._requests, self._spec, self._architecture
+        requests, spec, architecture = self.requests, self._spec, self._architecture
         # The weights of a separate reference of trl require gradients, so autocast keeps their copies.
         keeps = adapted or (self._trains_all and spec.logprobs.pair_loss is None)
         casts = blocks(autocast_scoring_bytes(spec, architecture)) if keeps else NO_BLOCKS
         requests.set("mask", blocks(attention_mask_bytes(spec, architecture, batch)))
         kept = per_layer(casts, len(self._layers))
+        self.sharing.begin(adapted=adapted)
         for number, kind in enumerate(self._layers):
             if self._is_replayed(number):
-                forward = self._forward_of(kind, batch, adapted=adapted)
+                self.sharing.enter(number)
+                forward = self._known.forward_of(kind, batch, adapted=adapted)
                 requests.pass_through("work", forward.before)
                 requests.set("casts", times(kept, number + 1))
                 forward.attend(requests)
+                self.sharing.leave(number)
         requests.set("casts", casts)
+        self.sharing.enter_head()
         self._head.forward_alone(batch, holds=holds)
+        self.sharing.end()
         requests.drop("mask", "casts")
 
     def _train(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
@@ -216,7 +227,7 @@ class _Trial:
             for number, row in enumerate(rows):
                 self._forward(row, ("row", number))
             if empties:
-                self._requests.empty_cache()
+                self.requests.empty_cache()
             for number in reversed(range(len(rows))):
                 is_last, is_new = number == 0, is_first and number == len(rows) - 1
                 self._backward(rows[number], ("row", number), is_first=is_new, buffers=not is_first, is_last=is_last)
@@ -227,7 +238,7 @@ class _Trial:
         for number, row in enumerate(rows):
             self._forward(row, "rows")
             if empties and number == len(rows) - 1:
-                self._requests.empty_cache()
+                self.requests.empty_cache()
             self._backward(row, "rows", is_first=is_first and number == 0)
 
     def _average_row(self, batch: Batch) -> Batch:
@@ -237,16 +248,18 @@ class _Trial:
         return replace(one_row(batch), scored_tokens=whole_units(tokens, generated))
 
     def _forward(self, batch: Batch, rows: Hashable) -> None:
-        requests, spec, architecture = self._requests, self._spec, self._architecture
+        requests, spec, architecture = self.requests, self._spec, self._architecture
         layers = len(self._layers)
         requests.set((rows, "mask"), blocks(attention_mask_bytes(spec, architecture, batch)))
         copies = per_layer(blocks(autocast_saved_bytes(spec, architecture)), layers)
         more = blocks(autocast_more_bytes(spec, architecture, in_layer=True))
         cached, one_copy = per_layer(more, layers), others(more, layers)
+        self.sharing.begin()
         for number, kind in enumerate(self._layers):
-            forward = self._forward_of(kind, batch, adapted=True)
+            self.sharing.enter(number)
+            forward = self._known.forward_of(kind, batch, adapted=True)
             if self._checkpoints:
-                requests.set((rows, number), self._input_of(kind, batch, number))
+                requests.set((rows, number), self._known.input_of(kind, batch, number))
                 loop = loop_blocks(spec, kind, batch)
 
                 def less(stage: Blocks, loop: Blocks = loop) -> Blocks:
@@ -257,16 +270,19 @@ class _Trial:
                     forward.attend(requests, less=less)
                 requests.set("casts", times(cached, number + 1))
             else:
-                self._saving_layer(forward, self._saved_of(kind, batch, number), (rows, number))
+                self._saving_layer(forward, self._known.saved_of(kind, batch, number), (rows, number))
                 requests.set((rows, "casts"), times(copies, number + 1))
+            self.sharing.leave(number)
+        self.sharing.enter_head()
         requests.set((rows, "norm"), blocks(final_norm(spec, architecture, batch).size))
         requests.set("casts", blocks(autocast_more_bytes(spec, architecture, in_layer=False)))
         self._head.forward(batch, rows)
         requests.drop("work", "casts")
+        self.sharing.end()
 
     def _saving_layer(self, forward: Forward, saved: Saved, group: tuple[Hashable, int]) -> None:
         """Run the forward of a layer that keeps what its backward needs."""
-        requests, until, later = self._requests, saved.until_attention, minus(saved.all, saved.until_attention)
+        requests, until, later = self.requests, saved.until_attention, minus(saved.all, saved.until_attention)
         requests.pass_through("work", [minus(stage, until) for stage in forward.before])
         requests.set(group, until)
         requests.pass_through("work", [minus(stage, until) for stage in forward.attention])
@@ -287,7 +303,7 @@ class _Trial:
             buffers: Whether autograd adds up the gradients of several rows before it adds them to earlier ones.
             is_last: Whether these are the last of those rows.
         """
-        requests, spec, architecture = self._requests, self._spec, self._architecture
+        requests, spec, architecture = self.requests, self._spec, self._architecture
         embedding = blocks(embedding_bytes(spec, architecture))
         is_tied = bool(architecture.tie_word_embeddings)
         stream = blocks(layer_input_bytes(spec, architecture, batch))
@@ -302,6 +318,7 @@ class _Trial:
                 requests.pass_through("new gradients", [made, NO_BLOCKS])
             if is_last:
                 requests.drop(("buffer", weights))
+                self.sharing.reduce(weights)
 
         self._head.backward(batch, rows, stream)
         if is_tied:
@@ -313,12 +330,14 @@ class _Trial:
         requests.drop((rows, "norm"))
         copies = per_layer(blocks(autocast_saved_bytes(spec, architecture)), len(self._layers))
         for number in reversed(range(len(self._layers))):
+            self.sharing.enter_backward(number)
             self._layer_backward(batch, rows, number)
             if copies:
                 requests.set((rows, "casts"), times(copies, number))
-            backward = self._backward_of(self._layers[number], batch)
+            backward = self._known.backward_of(self._layers[number], batch)
             requests.pass_through("work", backward.norm)
             add(number, backward.gradients)
+            self.sharing.leave_backward(number)
         requests.drop("work")
         add("embedding", embedding)
         requests.drop("gradient of a tied head", (rows, "mask"), (rows, "casts"))
@@ -327,11 +346,11 @@ class _Trial:
 
     def _layer_backward(self, batch: Batch, rows: Hashable, number: int) -> None:
         """Run the backward of a layer, but for its first norm; what it saved goes."""
-        requests, kind = self._requests, self._layers[number]
+        requests, kind = self.requests, self._layers[number]
         if self._checkpoints and not self._trains_all and not self._is_replayed(number):
             requests.drop((rows, number))
             return
-        backward, saved = self._backward_of(kind, batch), self._saved_of(kind, batch, number)
+        backward, saved = self._known.backward_of(kind, batch), self._known.saved_of(kind, batch, number)
         kept = NO_BLOCKS if self._checkpoints else requests.sizes((rows, number))
         scores = (rows, number, "scores")
         if backward.recomputed is not None:
@@ -349,11 +368,9 @@ class _Trial:
 
     def _update(self) -> None:
         """Run the optimizer, and drop the gradients."""
-        requests, spec, architecture = self._requests, self._spec, self._architecture
-        requests.set("state", blocks(state(spec, architecture).size))
-        requests.pass_through("work", [*stages(step_scratch(spec, architecture).size), NO_BLOCKS])
+        self.sharing.update()
         layers = range(len(self._layers))
-        requests.drop(*(("gradients", weights) for weights in (*layers, "head", "embedding", "adapters")))
+        self.requests.drop(*(("gradients", weights) for weights in (*layers, "head", "embedding", "adapters")))
 
     def _is_replayed(self, number: int) -> bool:
         """Return whether the stages of a layer that leaves nothing, or one tensor, are replayed."""
@@ -361,40 +378,11 @@ class _Trial:
         is_new = number == 0 or kind is not self._layers[number - 1]
         return number < _SCORED_LAYERS or number > last - _SCORED_LAYERS or is_new
 
-    # ---- what is computed once ---------------------------------------------------------------------------------------
 
-    def _once(self, key: Hashable, compute: Callable[[], Found]) -> Found:
-        if key not in self._known:
-            self._known[key] = compute()
-        return self._known[key]  # type: ignore[return-value]  # the key names what is computed
-
-    def _forward_of(self, kind: DecoderShape, batch: Batch, *, adapted: bool) -> Forward:
-        autocast = bool(self._spec.mixed_precision)
-        return self._once(
-            ("forward", id(kind), batch, adapted),
-            lambda: forward_stages(self._spec, kind, batch, adapted=adapted, autocast=autocast),
-        )
-
-    def _backward_of(self, kind: DecoderShape, batch: Batch) -> Backward:
-        return self._once(("backward", id(kind), batch), lambda: backward_stages(self._spec, kind, batch))
-
-    def _saved_of(self, kind: DecoderShape, batch: Batch, number: int) -> Saved:
-        """Return what a layer saves; the first one does without what nothing before its adapters needs."""
-        saved = self._once(("saved", id(kind), batch), lambda: saved_blocks(self._spec, kind, batch))
-        if number or self._checkpoints:
-            return saved
-        unsaved = self._once(
-            ("unsaved", batch),
-            lambda: blocks(unsaved_bytes(self._spec, layer_kinds(self._architecture), batch)),
-        )
-        if not unsaved:
-            return saved
-        scores = saved.scores if saved.scores and minus(saved.scores[-1], unsaved) else ()
-        return Saved(until_attention=NO_BLOCKS, all=minus(saved.all, unsaved), scores=scores)
-
-    def _input_of(self, kind: DecoderShape, batch: Batch, number: int) -> Blocks:
-        """Return what checkpointing keeps of a layer; the input of the first has the type of the embeddings."""
-        if number:
-            return self._once(("input", id(kind), batch), lambda: blocks(layer_input_bytes(self._spec, kind, batch)))
-        loop = loop_blocks(self._spec, kind, batch)
-        return minus(loop, blocks(layer_input_bytes(self._spec, kind, batch)))
+def _sharing_of(requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, shared: TrialKeys) -> Alone:
+    """Return how a GPU has its model; `spec` is itemised and as one GPU computes it, `shared` the trial of all GPUs."""
+    if spec.num_processes == 1:
+        return Alone(requests, spec, architecture)
+    if spec.distributed_type is DistributedType.FSDP:
+        return Units(requests, spec, architecture, shared=shared)
+    return Replicas(requests, spec, architecture)

@@ -238,7 +238,7 @@ def _preference_trainer(name: str) -> tuple[Seam, ...]:
 _REWARD_TRAINER = (
     _seam(
         "trl.trainer.reward_trainer:RewardTrainer", "compute_loss",
-        Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"), ("training/recipes/reward.py",),
+        Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"), ("training/recipes/sft.py",),
         "overridden: forward begins here",
     ),
 )  # fmt: skip

@@ -7,8 +7,7 @@ from profiler.domain.trials.trial import TrialSpec
 from profiler.training.recipes.dpo import Dpo, Kto
 from profiler.training.recipes.grpo.recipe import Grpo, Rloo
 from profiler.training.recipes.recipe import TrainerRecipe
-from profiler.training.recipes.reward import Reward
-from profiler.training.recipes.sft import Sft
+from profiler.training.recipes.sft import Reward, Sft
 
 RECIPES: Mapping[Recipe, TrainerRecipe] = {
     Recipe.GRPO: Grpo(),

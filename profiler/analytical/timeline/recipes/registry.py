@@ -136,7 +136,7 @@ def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant
     """Return the instants of a trial, in the order of a step, on one of its GPUs."""
     architecture = model_of_recipe(spec.recipe, architecture)
     loaded, spec = spec, in_engine_type(spec)
-    alone = _of_one_gpu(spec)
+    alone = of_one_gpu(spec)
     instants = _with_kept_copy(alone, architecture, _step(spec.recipe).instants(alone, architecture))
     if loaded is not spec and spec.zero_stage != ZERO_OF_WEIGHTS:  # the model is on the card before DeepSpeed has it
         after = (each for each in instants if each.phase is not Phase.LOAD)
@@ -176,7 +176,7 @@ def _with_kept_copy(spec: TrialKeys, architecture: DecoderShape, instants: tuple
     return tuple(found)
 
 
-def _of_one_gpu(spec: TrialKeys) -> TrialKeys:
+def of_one_gpu(spec: TrialKeys) -> TrialKeys:
     """Return the trial as one GPU computes it, with all of its model.
 
     Layers that FSDP checkpoints keep what they keep if the model does it. It gathers weights in bfloat16, whatever type

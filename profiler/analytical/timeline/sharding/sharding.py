@@ -313,7 +313,7 @@ class TrialSharding(Sharding):
         )
 
 
-_BROADCAST_BYTES = 250 * MIB
+BROADCAST_BYTES = 250 * MIB
 """DDP sends the model of the first process in tensors of 250 MiB, and up to a parameter more, two at a time.
 
 They are copies of the parameters of one type, in their order; the tensors are sent in the order of their first
@@ -347,12 +347,12 @@ class Replicated(TrialSharding):
         shape, element = self.architecture, element_bytes(self.spec)
         table = element.weight * shape.vocab_size * shape.hidden_size
         head = 0 if shape.scores else where(shape.tie_word_embeddings, 0, table)
-        at_once = _BROADCAST_BYTES + larger(head, _BROADCAST_BYTES)
-        copied = _sum(models) - where(table >= _BROADCAST_BYTES, table, 0)
+        at_once = BROADCAST_BYTES + larger(head, BROADCAST_BYTES)
+        copied = _sum(models) - where(table >= BROADCAST_BYTES, table, 0)
         adapters = models[Category.ADAPTERS].size
         others = copied - adapters
         come_second = both(both(adapters > 0, element.weight != element.adapter), head == 0)
-        parted = larger(others - _BROADCAST_BYTES, smaller(others, _BROADCAST_BYTES) + adapters)
+        parted = larger(others - BROADCAST_BYTES, smaller(others, BROADCAST_BYTES) + adapters)
         size = smaller(copied, where(come_second, smaller(at_once, parted), at_once))
         sent = Term(size, lambda: "what DDP sends of the model at a time")
         more: Terms = {Category.COMMUNICATION: chosen(sent.size >= self.buckets.size, sent, self.buckets)}
