@@ -17,7 +17,7 @@ from profiler.config.scripts.names import (
     owner_name,
     plain_name,
 )
-from profiler.config.scripts.reached import Reached, TrainedModel
+from profiler.config.scripts.reached import Reached, TrainedModel, getting
 from profiler.config.trl.argument_keys import KEY_OF
 from profiler.domain.errors import Fault
 
@@ -42,22 +42,24 @@ def unused_adapters(tree: ast.Module, calls: Sequence[ast.Call], reached: Reache
     return [call for call in calls if call in unused]
 
 
-def of_trained(tree: ast.Module, calls: Sequence[ast.Call], trained: TrainedModel | None) -> list[ast.Call]:
-    """Return the calls that quantise weights, but for those in functions that only load models which are not trained.
+def of_trained(
+    tree: ast.Module, made: Sequence[ast.Call], trained: TrainedModel | None, reached: Reached
+) -> list[ast.Call]:
+    """Return the calls of `BitsAndBytesConfig` that something gets, but for those of models that are not trained.
 
-    Args:
-        tree: The script.
-        calls: Calls of `BitsAndBytesConfig`.
-        trained: What the trainer gets.
+    These are in functions that only load such models, or have a name that nothing but loads of such models gets.
     """
     loads = [each.call for each in trained.loads] if trained is not None else []
+    is_known = trained is not None and (trained.is_text or (bool(loads) and trained.is_certain))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    found: list[ast.Call] = []
-    for call in calls:
+    unused, found = unused_adapters(tree, made, reached), list[ast.Call]()
+    for call in [each for each in made if each not in unused]:
         around = [each for each in functions if any(node is call for node in ast.walk(each))]
-        inner = [*ast.walk(max(around, key=lambda each: each.lineno))] if around and loads else []
+        inner = [*ast.walk(max(around, key=lambda each: each.lineno))] if around and (loads or is_known) else []
         loaded = [each for each in inner if isinstance(each, ast.Call) and called_name(each) == LOADER]
-        own = [each for each in loaded if owner_name(each).endswith(CAUSAL)]
+        own = [each for each in loaded if owner_name(each).endswith(CAUSAL)] or (
+            getting(tree, call) if is_known else []
+        )
         found += [call] if not own or any(each in loads for each in own) else []
     return found
 

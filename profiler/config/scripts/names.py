@@ -299,6 +299,24 @@ class Found:
             self.values[key] = True
             self.notes.append(Note(key=key, text=f"{key}=true ({where(call.lineno)} makes the model do it)"))
 
+    def note_defaults(self, argument: str, value: object, taken: Sequence[str], where: str) -> None:
+        """Name the options whose defaults say what an argument is."""
+        if taken:
+            key = "model" if argument in NAMES_OF_MODELS else KEY_OF.get(argument, "")
+            text = f"{argument}={show(value)} (the default of {' and '.join(dict.fromkeys(taken))} in {where})"
+            self.notes.append(Note(key=key, text=text))
+
+    def state_several(self, key: str, values: Sequence[object], name: str) -> None:
+        """Refuse a key that several calls of a function state otherwise."""
+        known = [each for each in values if each is not None]
+        others = [each for each in known if each != known[0]]
+        if any(isinstance(each, ast.expr) for each in known):
+            return
+        if others:
+            self.refuse_second(key, known[0], others[0], name)
+        elif known and len(known) == len(values):
+            self.values.setdefault(key, known[0])
+
     def refuse_adapter(self, which: str, names: str) -> None:
         """Refuse an adapter of which the script does not say all."""
         hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."

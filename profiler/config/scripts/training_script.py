@@ -34,7 +34,6 @@ from profiler.config.scripts.names import (
     CAUSAL,
     LOADER,
     MAKES_BITS,
-    NAMES_OF_MODELS,
     QUANTISATION,
     RECIPES,
     RECOMPUTES,
@@ -60,7 +59,7 @@ from profiler.config.scripts.own_code import (
     spell_out,
     trains_without_trl,
 )
-from profiler.config.scripts.reached import Load, other_configs, reached_calls, trained_model, unread_of_loading
+from profiler.config.scripts.reached import Load, given_several, reached_calls, settle, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
 from profiler.config.scripts.variables import with_one_name_each, with_own_classes, with_quantisation, without_aliases
 from profiler.config.trl.argument_keys import (
@@ -70,6 +69,7 @@ from profiler.config.trl.argument_keys import (
     NEUTRAL_VALUES,
     OF_EARLY_TRAINERS,
     is_trl_key,
+    other_configs,
 )
 from profiler.config.trl.parts import JobFile
 from profiler.config.trl_releases.facts import UNSTATED_DTYPE
@@ -97,6 +97,7 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     with_own_classes(tree, TRL_CLASSES)
     with_one_name_each(tree)
     with_quantisation(tree)
+    settle(tree)
     return _Script(name, tree, given, said).part()
 
 
@@ -192,7 +193,7 @@ class _Script:
         """Read how the weights of the trained model are quantised."""
         made = self._called("BitsAndBytesConfig")
         trained = trained_model(self._tree, self._models(), self._reached, is_quantised=True) if made else None
-        self._bits = of_trained(self._tree, made, trained)
+        self._bits = of_trained(self._tree, made, trained, self._reached)
         for call in self._bits:
             self._read(call, BITSANDBYTES, only=True)
             self._found.faults += open_bits(list(self._arguments(call)), self._found.values, self._where)
@@ -330,6 +331,8 @@ class _Script:
             elif isinstance(value, ast.expr):
                 self._found.lines[key], self._found.expressions[key] = line, value
                 self._found.state_entries(key, value, self._evaluator.entries)
+                several = given_several(self._tree, value, self._calls) if key in KEY_OF else []
+                self._found.state_several(key, [self._literal_or(each, each) for each in several], self._name)
             else:
                 self._state(self._found.values, key, value)
 
@@ -343,7 +346,7 @@ class _Script:
                 continue
             value = self._literal_or(expression, expression)
             if not isinstance(value, ast.expr):
-                self._note_defaults(argument, value, expression.lineno)
+                self._found.note_defaults(argument, value, self._evaluator.taken, self._where(expression.lineno))
             yield argument, value, expression.lineno
 
     def _spread(self, call: ast.Call, expression: ast.expr) -> Iterator[tuple[str, object, int]]:
@@ -360,13 +363,6 @@ class _Script:
             self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
         for key, value in entries.items():
             yield key, value, getattr(value, "lineno", expression.lineno)
-
-    def _note_defaults(self, argument: str, value: object, line: int) -> None:
-        if self._evaluator.taken:
-            of = " and ".join(dict.fromkeys(self._evaluator.taken))
-            key = "model" if argument in NAMES_OF_MODELS else KEY_OF.get(argument, "")
-            text = f"{argument}={show(value)} (the default of {of} in {self._where(line)})"
-            self._found.notes.append(Note(key=key, text=text))
 
     def _state(self, values: dict[str, object], key: str, value: object) -> None:
         if value is None and key in LENGTHS and not self._is_of_unsloth:
