@@ -242,6 +242,8 @@ class Started:
     """Whether the line says what the program is."""
     by: Launcher | None = None
     """What starts a command of another program, whose options these are; None where it is the launcher."""
+    trainer: str = ""
+    """The recipe that counts in a script of several."""
 
     @property
     def said(self) -> str:

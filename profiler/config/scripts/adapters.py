@@ -14,11 +14,14 @@ from profiler.config.scripts.names import (
     Where,
     called_name,
     given_argument,
+    line_text,
     owner_name,
     plain_name,
 )
-from profiler.config.scripts.reached import Reached, TrainedModel, getting
-from profiler.config.trl.argument_keys import KEY_OF
+from profiler.config.scripts.reached import Reached, TrainedModel
+from profiler.config.scripts.variables import arguments_of
+from profiler.config.trl.argument_keys import KEY_OF, OF_OLD_TRAINERS
+from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.errors import Fault
 
 _SHOWS = ("print", "info", "debug", "warning", "log", "pprint")
@@ -58,7 +61,7 @@ def of_trained(
         inner = [*ast.walk(max(around, key=lambda each: each.lineno))] if around and (loads or is_known) else []
         loaded = [each for each in inner if isinstance(each, ast.Call) and called_name(each) == LOADER]
         own = [each for each in loaded if owner_name(each).endswith(CAUSAL)] or (
-            getting(tree, call) if is_known else []
+            _getting(tree, call) if is_known else []
         )
         found += [call] if not own or any(each in loads for each in own) else []
     return found
@@ -169,6 +172,20 @@ def _returned(tree: ast.Module, name: str, place: int) -> Iterator[ast.expr | No
             yield node.value.elts[place] if is_there and isinstance(node.value, ast.Tuple) else None
 
 
+def of_old_trainer(call: ast.Call, where: Where) -> Iterator[Fault]:
+    """Refuse a trainer of preferences that takes what only one before 0.16 takes: that makes all logits.
+
+    Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16. Of several calls of a script, one may
+    be for another release (`except TypeError`).
+    """
+    for each in [each for each in call.keywords if each.arg in OF_OLD_TRAINERS][:1]:
+        problem = (
+            f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
+        )
+        hint = f"Give trl={NEWEST} for what that of today needs."
+        yield Fault(key=each.arg or "", found=line_text(call.lineno, where), problem=problem, hint=hint)
+
+
 _OFF_IN_PLAIN = ("gradient_checkpointing", "bf16")
 """Keys that transformers' arguments leave off, and that are on in trl's from 0.22 and 0.19 on.
 
@@ -207,3 +224,28 @@ def own_arguments(tree: ast.Module, trainers: Sequence[ast.Call]) -> set[str]:
     own = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in called]
     given = [each for node in own for each in ast.walk(node) if isinstance(each, ast.arg)]
     return {each.arg for each in given if plain_name(each.arg) == "args"}
+
+
+def _getting(tree: ast.Module, made: ast.Call) -> list[ast.Call]:
+    """Return the loads that get what a call makes, by its name; none if anything else reads the name."""
+    names = {each for node in ast.walk(tree) for each, value in bindings_of(node) if value is made}
+    read = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    read = [node for node in read if node.id in names]
+    loads = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and called_name(each) == LOADER]
+    getting = [each for each in loads if any(keyword.value in read for keyword in each.keywords)]
+    return getting if len(getting) == len(read) else []
+
+
+def has_more(call: ast.Call) -> bool:
+    """Return whether a call passes on a mapping by ``**``."""
+    return any(each.arg is None for each in call.keywords)
+
+
+def given_several(tree: ast.Module, expression: ast.expr, calls: Sequence[ast.Call]) -> list[ast.expr]:
+    """Return what each of several calls of a function gives the parameter that an expression is; nothing else."""
+    name = expression.id if isinstance(expression, ast.Name) else ""
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        given = [arguments_of(function, each) for each in calls if called_name(each) == function.name]
+        if name in {each.arg for each in function.args.args} and given[1:] and all(name in each for each in given):
+            return [each[name] for each in given]
+    return []

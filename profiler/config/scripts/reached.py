@@ -18,7 +18,6 @@ from profiler.config.scripts.names import (
     owner_name,
     plain_name,
 )
-from profiler.config.scripts.variables import arguments_of
 from profiler.config.trl.argument_keys import OF_LOADING, READ_BY_TRL
 
 
@@ -76,6 +75,8 @@ def settle(tree: ast.Module) -> None:
     By hand: ``Kind = SFTConfig`` in one branch, ``Kind = TrainingArguments`` in another, and ``Kind()`` is
     ``SFTConfig()``.
     """
+    for given in [node for node in ast.walk(tree) if isinstance(node, ast.keyword | ast.Assign)]:
+        given.value = _without_spaces(given.value)
     while spare := _spare(tree):
         tree.body = [each for each in tree.body if each not in spare]
     bound: dict[str, list[str]] = {}
@@ -85,6 +86,15 @@ def settle(tree: ast.Module) -> None:
     plain = {name for name, values in bound.items() if {*values} <= {*RECIPES, TRAINING_ARGUMENTS}}
     for node in [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]:
         node.id = of_trl[node.id][0] if node.id in plain and of_trl[node.id] else node.id
+
+
+def _without_spaces(value: ast.expr) -> ast.expr:
+    """Return ``text.split(",")`` for ``[each.strip() for each in text.split(",") if each.strip()]``."""
+    match value:
+        case ast.ListComp(elt=made, generators=[ast.comprehension(target=ast.Name(id=name), iter=whole, ifs=tests)]):
+            kept = {ast.unparse(each) for each in (made, *tests)} <= {name, f"{name}.strip()"}
+            return whole if kept and isinstance(whole, ast.Call) and called_name(whole) == "split" else value
+    return value
 
 
 def _spare(tree: ast.Module) -> set[ast.AST]:
@@ -387,23 +397,3 @@ def _read_by(
                 yield READ_BY_TRL[name]
             case _ if name in _SHOW or plain_name(parameter) in map(plain_name, names):
                 yield ()
-
-
-def getting(tree: ast.Module, made: ast.Call) -> list[ast.Call]:
-    """Return the loads that get what a call makes, by its name; none if anything else reads the name."""
-    names = {each for node in ast.walk(tree) for each, value in bindings_of(node) if value is made}
-    read = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    read = [node for node in read if node.id in names]
-    loads = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and called_name(each) == LOADER]
-    getting = [each for each in loads if any(keyword.value in read for keyword in each.keywords)]
-    return getting if len(getting) == len(read) else []
-
-
-def given_several(tree: ast.Module, expression: ast.expr, calls: Sequence[ast.Call]) -> list[ast.expr]:
-    """Return what each of several calls of a function gives the parameter that an expression is; nothing else."""
-    name = expression.id if isinstance(expression, ast.Name) else ""
-    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
-        given = [arguments_of(function, each) for each in calls if called_name(each) == function.name]
-        if name in {each.arg for each in function.args.args} and given[1:] and all(name in each for each in given):
-            return [each[name] for each in given]
-    return []

@@ -20,6 +20,9 @@ from profiler.config.scripts.adapters import (
     adapter_notes,
     apart,
     given_adapters,
+    given_several,
+    has_more,
+    of_old_trainer,
     of_trained,
     open_bits,
     own_arguments,
@@ -45,7 +48,6 @@ from profiler.config.scripts.names import (
     called_name,
     given_argument,
     of_classes,
-    of_old_trainer,
     owner_name,
     parse_script,
 )
@@ -59,7 +61,7 @@ from profiler.config.scripts.own_code import (
     spell_out,
     trains_without_trl,
 )
-from profiler.config.scripts.reached import Load, given_several, reached_calls, settle, trained_model, unread_of_loading
+from profiler.config.scripts.reached import Load, reached_calls, settle, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
 from profiler.config.scripts.variables import with_one_name_each, with_own_classes, with_quantisation, without_aliases
 from profiler.config.trl.argument_keys import (
@@ -232,7 +234,9 @@ class _Script:
         for problem in foreign_trainers(self._tree, trainers, configs, self._calls, self._where):
             yield self._refused(problem, f"Give {BY_KEYS}.")
         self._found.notes += of_own_trainers(self._tree, trainers, configs, self._where, self._declared.unseen)
-        others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
+        is_chosen = bool(configs) and self._given.trainer in self._configs.values()
+        called = () if is_chosen else dict.fromkeys(map(called_name, self._calls))
+        others = other_configs([each for each in called if each not in own])
         yield from (self._refused(problem) for problem in others)
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         names = [] if self._is_of_unsloth else names
@@ -376,7 +380,7 @@ class _Script:
 
     def _open(self, recipe: Recipe | None, *, is_read: bool) -> Iterator[Note]:
         """Return a note per size that is in none of the calls, and may be stated where they do not say it."""
-        given = [call for call in self._called(*self._trainers) if given_argument(call, "args")]
+        given = [each for each in self._called(*self._trainers) if given_argument(each, "args") or has_more(each)]
         if ANY in self._found.lines:
             why = f"{self._where(self._found.lines[ANY])} may state it by **"
         elif self._declared.reads_trl and not (self._given.line or self._given.recipe):
