@@ -220,3 +220,42 @@ def test_keys_that_decide_memory_are_named_first(tmp_path, capsys):
     )
     main(list(read(tmp_path, "train.py", text, "trl=1.16", "gpu=h100-80gb")))
     assert "Assumed, because the files take them from elsewhere: beta." in capsys.readouterr().err
+
+
+PAIRS = f"""# dependencies = [
+#   "trl==PIN",
+# ]
+from trl import DPOConfig, DPOTrainer
+DPOTrainer(model={MODEL}, args=DPOConfig(max_length=512, per_device_train_batch_size=2)).train()
+"""
+
+
+def test_the_release_that_a_script_installs_counts(tmp_path, capsys):
+    """Of shipbehaves/crossfamily-dpo: DPO of trl 1.6, which makes all logits, was answered as that of today."""
+    said = refusal(tmp_path, PAIRS.replace("PIN", "1.6.0"), capsys)
+    assert "trl=1.6: is the release that train.py installs, whose DPOTrainer is another one" in said
+    assert trial(tmp_path, PAIRS.replace("PIN", "1.6.0"))["recipe"] == "dpo"
+    found = facts_of(read(tmp_path, "train.py", made(LOADED) + "# pip install trl==0.18.2\n"))
+    assert any("train.py installs trl 0.18 (trl=0.18 answers" in each for each in found["notes"])
+
+
+def test_words_after_a_recipe_are_arguments(tmp_path, capsys):
+    """Of shenao-zhang/SELM: ``model_name_or_path=...`` without dashes was passed over for the recipe's."""
+    parsed = "from trl import TrlParser\n(args,) = TrlParser((SFTConfig,)).parse_args_into_dataclasses()\n"
+    (tmp_path / "train.py").write_text(HEAD + parsed + f"SFTTrainer(model={MODEL}, args=args).train()\n")
+    (tmp_path / "job.yaml").write_text("max_length: 64\nper_device_train_batch_size: 2\n")
+    line = "accelerate launch train.py job.yaml max_length=128\n"
+    found = trial(tmp_path, line, name="run.sh")
+    assert (found["max_length"], found["per_device_train_batch_size"]) == (128, 2)
+
+
+def test_unsloth_in_a_branch_that_does_not_run_is_no_hindrance(tmp_path):
+    """Of frankyaoxiao/unsloth-qwen4b: ``--full-finetune`` loads by transformers, and was refused for Unsloth."""
+    branch = (
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--full', action='store_true')\n"
+        f"options = parser.parse_args()\nif options.full:\n    {LOADED}\nelse:\n    from unsloth import FastLanguageModel\n"
+        f"    model, _ = FastLanguageModel.from_pretrained({MODEL})"
+    )
+    (tmp_path / "train.py").write_text(made(branch))
+    found = trial(tmp_path, "python train.py --full\n", name="run.sh")
+    assert (found["model"], found["tuning"]) == ("qwen2.5-0.5b", "lora")

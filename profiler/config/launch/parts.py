@@ -12,7 +12,7 @@ from profiler.config.files.file_kinds import EXTENDS, assumed_note, assumed_size
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.own_sections import FileKeys
 from profiler.config.files.vocabulary import BY_KEYS, Vocabulary, memory_key, part_by
-from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
+from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values, with_words
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import SIZES, Note, not_counted
 from profiler.config.options.reading import show
@@ -74,7 +74,7 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[JobFile, 
         found: The command.
         read: Reads the files that it names.
     """
-    arguments = read_arguments(found.arguments)
+    arguments = with_words(read_arguments(found.arguments))
     options = found.options
     if found.launcher is TRL:
         options, arguments = _of_trl(arguments)

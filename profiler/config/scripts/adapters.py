@@ -1,7 +1,9 @@
 """What a trainer gets of what its script makes: adapters, quantised weights, references, transformers' arguments."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from profiler.config.foreign_text import Element, bindings_of
 from profiler.config.notes import Note
@@ -21,7 +23,8 @@ from profiler.config.scripts.names import (
 from profiler.config.scripts.reached import Reached, TrainedModel
 from profiler.config.scripts.variables import arguments_of
 from profiler.config.trl.argument_keys import KEY_OF, OF_OLD_TRAINERS
-from profiler.config.trl_releases.facts import NEWEST
+from profiler.config.trl.parts import JobFile
+from profiler.config.trl_releases.facts import NEWEST, RELEASES, TRAINERS
 from profiler.domain.errors import Fault
 
 _SHOWS = ("print", "info", "debug", "warning", "log", "pprint")
@@ -234,6 +237,38 @@ def _getting(tree: ast.Module, made: ast.Call) -> list[ast.Call]:
     loads = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and called_name(each) == LOADER]
     getting = [each for each in loads if any(keyword.value in read for keyword in each.keywords)]
     return getting if len(getting) == len(read) else []
+
+
+_PIN = re.compile(r"\btrl(?:\[[\w,-]*\])?==(\d+\.\d+)")
+
+
+def with_pin(part: JobFile, text: str) -> JobFile:
+    """Return what a script says, with the release of trl that it installs: ``trl==1.6.0`` in a comment or a line.
+
+    Args:
+        part: What its calls say.
+        text: Its text, with comments.
+    """
+    pins = set(_PIN.findall(text))
+    if len(pins) != 1 or part.recipe is None or part.kernels is not None:
+        return part
+    pin, known = pins.pop(), TRAINERS[part.recipe]
+    if pin in RELEASES and pin in known:
+        note = Note(key="", text=f"{part.name} installs trl {pin} (trl={pin} answers for that alone)")
+        return replace(part, notes=(*part.notes, note))
+    if known.first == RELEASES[0]:
+        return part
+    problem = f"is the release that {part.name} installs, whose {part.recipe.in_classes}Trainer is another one"
+    hint = f"Give trl={NEWEST} for what that of today needs."
+    fault = Fault(key="trl", found=pin, problem=f"{problem} without a recipe here; that of {known} has one", hint=hint)
+    return replace(part, earlier=(*part.earlier, fault))
+
+
+def of_run(names: Iterable[tuple[str, str]], tree: ast.Module, reached: Reached) -> list[tuple[str, str]]:
+    """Return names that a script imports, without those of Unsloth for a load under a condition that does not hold."""
+    passed = any(owner_name(call).startswith("Fast") and called_name(call) == LOADER for call, _ in reached.passed)
+    above = {each.module for each in tree.body if isinstance(each, ast.ImportFrom)}
+    return [each for each in names if not (passed and each[0].startswith("unsloth") and each[0] not in above)]
 
 
 def has_more(call: ast.Call) -> bool:

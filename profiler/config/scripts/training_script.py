@@ -23,12 +23,14 @@ from profiler.config.scripts.adapters import (
     given_several,
     has_more,
     of_old_trainer,
+    of_run,
     of_trained,
     open_bits,
     own_arguments,
     plain_arguments,
     second_models,
     unused_adapters,
+    with_pin,
 )
 from profiler.config.scripts.declared import TRAINING_ARGUMENTS, TRL_CLASSES, Declared, Given
 from profiler.config.scripts.evaluation import Evaluator
@@ -97,10 +99,9 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     said = add_modules(tree, given.module, said)
     spell_out(tree)
     with_own_classes(tree, TRL_CLASSES)
-    with_one_name_each(tree)
-    with_quantisation(tree)
-    settle(tree)
-    return _Script(name, tree, given, said).part()
+    for change in (with_one_name_each, with_quantisation, settle):
+        change(tree)
+    return with_pin(_Script(name, tree, given, said).part(), text)
 
 
 class _Script:
@@ -226,7 +227,7 @@ class _Script:
             self._found.values[key] = kept
 
     def _foreign(self) -> Iterator[Fault]:
-        names = list(imported(self._tree))
+        names = of_run(imported(self._tree), self._tree, self._reached)
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
         trainers = self._called(*self._trainers)
@@ -234,9 +235,8 @@ class _Script:
         for problem in foreign_trainers(self._tree, trainers, configs, self._calls, self._where):
             yield self._refused(problem, f"Give {BY_KEYS}.")
         self._found.notes += of_own_trainers(self._tree, trainers, configs, self._where, self._declared.unseen)
-        is_chosen = bool(configs) and self._given.trainer in self._configs.values()
-        called = () if is_chosen else dict.fromkeys(map(called_name, self._calls))
-        others = other_configs([each for each in called if each not in own])
+        called = [each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own]
+        others = [] if configs and self._given.trainer in self._configs.values() else other_configs(called)
         yield from (self._refused(problem) for problem in others)
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         names = [] if self._is_of_unsloth else names
