@@ -253,7 +253,8 @@ def test_unsloth_in_a_branch_that_does_not_run_is_no_hindrance(tmp_path):
     """Of frankyaoxiao/unsloth-qwen4b: ``--full-finetune`` loads by transformers, and was refused for Unsloth."""
     branch = (
         "parser = argparse.ArgumentParser()\nparser.add_argument('--full', action='store_true')\n"
-        f"options = parser.parse_args()\nif options.full:\n    {LOADED}\nelse:\n    from unsloth import FastLanguageModel\n"
+        f"options = parser.parse_args()\nif options.full:\n    {LOADED}\nelse:\n"
+        "    from unsloth import FastLanguageModel\n"
         f"    model, _ = FastLanguageModel.from_pretrained({MODEL})"
     )
     (tmp_path / "train.py").write_text(made(branch))
