@@ -83,8 +83,9 @@ def test_what_follows_a_return_of_a_helper_does_not_count(tmp_path, given, tunin
 
 def test_helpers_of_a_module_that_are_not_used_call_nothing(tmp_path):
     other = HELPERS.replace("def load(", "def load_other(").partition("def load_other")[2]
+    other = other.replace("bits_of(use_4bit)", "bits_of(use_4bit=True)")
     (tmp_path / "helpers.py").write_text(HEAD + HELPERS + "\ndef load_other" + other)
-    lines = ("from helpers import load", "model = load(use_4bit=False)")
+    lines = ("from helpers import load, load_other", "model = load(use_4bit=False)")
     assert trial(tmp_path, made(*lines))["tuning"] == "lora"
 
 
