@@ -364,6 +364,13 @@ def number_of(kind: str, value: object) -> int | float:
         raise NoLiteralError from error
 
 
+def text_of(method: str, text: str, given: list[object]) -> object:
+    """Return what a method of a text returns; of `split` the parts that are not empty, without spaces around them."""
+    word = next((each for each in given if isinstance(each, str) and each), None)
+    parts = [each.strip() for each in text.split(word)] if method == "split" else []
+    return [each for each in parts if each] if parts else text.lower() if method == "lower" else text.strip(word)
+
+
 class Element(ast.expr):
     """One element of what an assignment to several names takes apart."""
 

@@ -15,6 +15,10 @@ SIZES = ("per_device_train_batch_size", "num_generations", "max_completion_lengt
 """Keys of a trial without which an answer is of little use."""
 
 
+DECIDES = ("tuning", "lora_rank", "lora_target_modules", "dtype", "gradient_checkpointing", "use_vllm", "beta")
+"""Keys of a trial that decide memory next to its sizes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Note:
     """Something that a file does not say, or that is not counted."""

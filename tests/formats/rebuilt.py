@@ -237,6 +237,8 @@ def script_text(case: Mapping[str, Any]) -> str:
     loads = next((name for name in bodies if name.endswith("from_pretrained")), None)
     if loads is not None and "pretrained_model_name_or_path" not in calls[loads]:
         bodies[loads] = ", ".join(filter(None, [model, bodies[loads]]))
+    if loads is not None and "BitsAndBytesConfig" in bodies and "quantization_config" not in calls[loads]:
+        bodies[loads] = ", ".join(filter(None, [bodies[loads], "quantization_config=quantization"]))
     if loads is not None:
         lines.append(f"    model = AutoModelForCausalLM.from_pretrained({bodies[loads]})")
         model = "model"

@@ -613,8 +613,8 @@ SFTTrainer("{MODEL}", args=args, peft_config=lora)
         # What another object's method of the name gets says nothing of this function, nor of the defaults of this one.
         ("def train(rows=6, group=3):", "trainer.train(2, 2)", None),
         ("class Job:\n  def train(self, rows=6, group=3):", "trainer.train()", None),
-        # What two calls pass is not known, nor what * and ** add.
-        ("def train(rows, group):", "train(6, 3)\ntrain(3, 3)", None),
+        ("def train(rows, group):", "train(6, 3)\ntrain(6, 3)", 6),
+        # What * and ** add is not known.
         ("def train(rows, group=3):", "train(*given)", None),
         ("def train(rows=6, group=3):", "train(**given)", None),
     ],

@@ -20,7 +20,7 @@ from profiler.config.files.companion_files import accelerate_part
 from profiler.config.foreign_text import ForeignTextError, parse_json
 from profiler.config.notes import Note
 from profiler.config.options.reading import read_flag, show
-from profiler.config.shell.values import Item
+from profiler.config.shell.values import Item, Value
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl.config import TRL_DEFAULTS
 from profiler.config.trl.parts import JobFile
@@ -101,13 +101,14 @@ def read_arguments(items: Sequence[Item]) -> Arguments:
         stated, further = _without_unknown_end(own)
         unread.extend(further)
         unclear = [each for each in (item, *stated) if not each.value.is_known or not each.is_certain]
-        if unclear:
+        alike = _alike(key, unclear[-1].value) if unclear else None
+        if unclear and alike is None:
             undecided[key] = _said(unclear, text)
             values.pop(key, None)
             continue
         undecided.pop(key, None)
         texts = [each.value.text for each in stated] if text is None else [text]
-        key, value = _stated(key, texts)
+        key, value = _stated(key, texts if alike is None else [alike])
         values[key] = value
     return Arguments(values=values, undecided=undecided, words=tuple(words), unread=tuple(unread))
 
@@ -151,6 +152,12 @@ def _stated(key: str, texts: Sequence[str]) -> tuple[str, object]:
         return (base, False) if key.startswith(_NO) and is_flag(base) else (key, True)
     values = [typed(key, text) for text in texts]
     return key, values[0] if len(values) == 1 else values
+
+
+def _alike(key: str, value: Value) -> str | None:
+    """Return one of several weights of the reference, which need the same memory where none is 0; None of others."""
+    texts = [each.rpartition("=")[2] for each in value.alternatives] if key == "beta" and not value.is_known else []
+    return texts[0] if texts and all(_FLOAT.fullmatch(each) and float(each) for each in texts) else None
 
 
 def _said(unclear: Sequence[Item], text: str | None) -> str:

@@ -242,6 +242,8 @@ class Started:
     """Whether the line says what the program is."""
     by: Launcher | None = None
     """What starts a command of another program, whose options these are; None where it is the launcher."""
+    trainer: str = ""
+    """The recipe that counts in a script of several."""
 
     @property
     def said(self) -> str:
@@ -363,3 +365,17 @@ def accelerate_values(options: Mapping[str, object], stated: Mapping[str, object
     if "distributed_type" not in values:
         values["distributed_type"] = "MULTI_GPU" if several or options.get("multi_gpu") else "NO"
     return values
+
+
+def with_words(arguments: Arguments) -> Arguments:
+    """Return arguments with what the parser of the alignment handbook takes after a recipe: ``job.yaml beta=0.1``."""
+    if not any(each.endswith((".yaml", ".yml")) for each in arguments.words):
+        return arguments
+    said, unread = (_pairs(each) for each in (arguments.words, arguments.unread))
+    values = {**{key: typed(key, text) for key, text in said.items()}, **arguments.values}
+    return replace(arguments, values=values, undecided={**unread, **arguments.undecided})
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    pairs = (each.partition("=") for each in words)
+    return {key: text for key, is_pair, text in pairs if is_pair and key.isidentifier()}

@@ -12,7 +12,7 @@ from profiler.config.files.file_kinds import EXTENDS, assumed_note, assumed_size
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.own_sections import FileKeys
 from profiler.config.files.vocabulary import BY_KEYS, Vocabulary, memory_key, part_by
-from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
+from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values, with_words
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import SIZES, Note, not_counted
 from profiler.config.options.reading import show
@@ -74,7 +74,7 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[JobFile, 
         found: The command.
         read: Reads the files that it names.
     """
-    arguments = read_arguments(found.arguments)
+    arguments = with_words(read_arguments(found.arguments))
     options = found.options
     if found.launcher is TRL:
         options, arguments = _of_trl(arguments)
@@ -82,7 +82,7 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[JobFile, 
     unread = tuple(not_counted(f"what {name} passes on as {word}") for word in arguments.unread)
     job = replace(job, notes=(*job.notes, *unread), faults=(*job.faults, *_of_other_shards(found, job)))
     parts = tuple(_program_parts(name, found, arguments, read))
-    if not _PRECISIONS.isdisjoint(key for part in parts for key in part.values):
+    if any(part.values[key] is not False for part in parts for key in _PRECISIONS & part.values.keys()):
         job = _without_precision(job)
     return (job, *(_under(job, part) for part in parts))
 
@@ -104,7 +104,7 @@ def _under(job: JobFile, part: JobFile) -> JobFile:
     """Return a part without what the launcher settles: a recipe's number of processes."""
     return replace(
         part,
-        values={k: v for k, v in part.values.items() if k not in job.job},
+        values={k: v for k, v in part.values.items() if k not in {*job.job, *(_PRECISIONS & job.values.keys())}},
         job={k: v for k, v in part.job.items() if k not in job.job or k != "num_processes"},
     )
 
@@ -174,10 +174,9 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
     if found.launcher.vocabulary is not None:
         yield _part_of_program(name, found, found.launcher.vocabulary, read)
         return
-    script = None
-    if found.launcher is not TRL:
-        path = f"{found.program.replace('.', '/')}.py" if found.is_module else found.program
-        script = read(path) or (read(f"{_SOURCES}/{path}") if found.is_module else None)
+    path = f"{found.program.replace('.', '/')}.py" if found.is_module else found.program
+    there = None if found.launcher is TRL else read(path)
+    script = there or (read(f"{_SOURCES}/{path}") if found.is_module and found.launcher is not TRL else None)
     recipe, faults = _recipe_file(found, arguments, read)
     if script is not None and isinstance(script.content, str):
         given = Given(
@@ -186,6 +185,7 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
             recipe=recipe,
             own_file=FileKeys(recipe, read={}) if recipe else None,
             line=name,
+            trainer=found.trainer,
             module=partial(_module_of, found, read),
         )
         part = with_named_files(script_part(script.name, script.content, given), read)

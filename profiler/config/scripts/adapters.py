@@ -1,7 +1,9 @@
 """What a trainer gets of what its script makes: adapters, quantised weights, references, transformers' arguments."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from profiler.config.foreign_text import Element, bindings_of
 from profiler.config.notes import Note
@@ -14,11 +16,15 @@ from profiler.config.scripts.names import (
     Where,
     called_name,
     given_argument,
+    line_text,
     owner_name,
     plain_name,
 )
 from profiler.config.scripts.reached import Reached, TrainedModel
-from profiler.config.trl.argument_keys import KEY_OF
+from profiler.config.scripts.variables import arguments_of
+from profiler.config.trl.argument_keys import KEY_OF, OF_OLD_TRAINERS
+from profiler.config.trl.parts import JobFile
+from profiler.config.trl_releases.facts import NEWEST, RELEASES, TRAINERS
 from profiler.domain.errors import Fault
 
 _SHOWS = ("print", "info", "debug", "warning", "log", "pprint")
@@ -42,22 +48,24 @@ def unused_adapters(tree: ast.Module, calls: Sequence[ast.Call], reached: Reache
     return [call for call in calls if call in unused]
 
 
-def of_trained(tree: ast.Module, calls: Sequence[ast.Call], trained: TrainedModel | None) -> list[ast.Call]:
-    """Return the calls that quantise weights, but for those in functions that only load models which are not trained.
+def of_trained(
+    tree: ast.Module, made: Sequence[ast.Call], trained: TrainedModel | None, reached: Reached
+) -> list[ast.Call]:
+    """Return the calls of `BitsAndBytesConfig` that something gets, but for those of models that are not trained.
 
-    Args:
-        tree: The script.
-        calls: Calls of `BitsAndBytesConfig`.
-        trained: What the trainer gets.
+    These are in functions that only load such models, or have a name that nothing but loads of such models gets.
     """
     loads = [each.call for each in trained.loads] if trained is not None else []
+    is_known = trained is not None and (trained.is_text or (bool(loads) and trained.is_certain))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    found: list[ast.Call] = []
-    for call in calls:
+    unused, found = unused_adapters(tree, made, reached), list[ast.Call]()
+    for call in [each for each in made if each not in unused]:
         around = [each for each in functions if any(node is call for node in ast.walk(each))]
-        inner = [*ast.walk(max(around, key=lambda each: each.lineno))] if around and loads else []
+        inner = [*ast.walk(max(around, key=lambda each: each.lineno))] if around and (loads or is_known) else []
         loaded = [each for each in inner if isinstance(each, ast.Call) and called_name(each) == LOADER]
-        own = [each for each in loaded if owner_name(each).endswith(CAUSAL)]
+        own = [each for each in loaded if owner_name(each).endswith(CAUSAL)] or (
+            _getting(tree, call) if is_known else []
+        )
         found += [call] if not own or any(each in loads for each in own) else []
     return found
 
@@ -167,6 +175,20 @@ def _returned(tree: ast.Module, name: str, place: int) -> Iterator[ast.expr | No
             yield node.value.elts[place] if is_there and isinstance(node.value, ast.Tuple) else None
 
 
+def of_old_trainer(call: ast.Call, where: Where) -> Iterator[Fault]:
+    """Refuse a trainer of preferences that takes what only one before 0.16 takes: that makes all logits.
+
+    Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16. Of several calls of a script, one may
+    be for another release (`except TypeError`).
+    """
+    for each in [each for each in call.keywords if each.arg in OF_OLD_TRAINERS][:1]:
+        problem = (
+            f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
+        )
+        hint = f"Give trl={NEWEST} for what that of today needs."
+        yield Fault(key=each.arg or "", found=line_text(call.lineno, where), problem=problem, hint=hint)
+
+
 _OFF_IN_PLAIN = ("gradient_checkpointing", "bf16")
 """Keys that transformers' arguments leave off, and that are on in trl's from 0.22 and 0.19 on.
 
@@ -205,3 +227,60 @@ def own_arguments(tree: ast.Module, trainers: Sequence[ast.Call]) -> set[str]:
     own = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in called]
     given = [each for node in own for each in ast.walk(node) if isinstance(each, ast.arg)]
     return {each.arg for each in given if plain_name(each.arg) == "args"}
+
+
+def _getting(tree: ast.Module, made: ast.Call) -> list[ast.Call]:
+    """Return the loads that get what a call makes, by its name; none if anything else reads the name."""
+    names = {each for node in ast.walk(tree) for each, value in bindings_of(node) if value is made}
+    read = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    read = [node for node in read if node.id in names]
+    loads = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and called_name(each) == LOADER]
+    getting = [each for each in loads if any(keyword.value in read for keyword in each.keywords)]
+    return getting if len(getting) == len(read) else []
+
+
+_PIN = re.compile(r"\btrl(?:\[[\w,-]*\])?==(\d+\.\d+)")
+
+
+def with_pin(part: JobFile, text: str) -> JobFile:
+    """Return what a script says, with the release of trl that it installs: ``trl==1.6.0`` in a comment or a line.
+
+    Args:
+        part: What its calls say.
+        text: Its text, with comments.
+    """
+    pins = set(_PIN.findall(text))
+    if len(pins) != 1 or part.recipe is None or part.kernels is not None:
+        return part
+    pin, known = pins.pop(), TRAINERS[part.recipe]
+    if pin in RELEASES and pin in known:
+        note = Note(key="", text=f"{part.name} installs trl {pin} (trl={pin} answers for that alone)")
+        return replace(part, notes=(*part.notes, note))
+    if known.first == RELEASES[0]:
+        return part
+    problem = f"is the release that {part.name} installs, whose {part.recipe.in_classes}Trainer is another one"
+    hint = f"Give trl={NEWEST} for what that of today needs."
+    fault = Fault(key="trl", found=pin, problem=f"{problem} without a recipe here; that of {known} has one", hint=hint)
+    return replace(part, earlier=(*part.earlier, fault))
+
+
+def of_run(names: Iterable[tuple[str, str]], tree: ast.Module, reached: Reached) -> list[tuple[str, str]]:
+    """Return names that a script imports, without those of Unsloth for a load under a condition that does not hold."""
+    passed = any(owner_name(call).startswith("Fast") and called_name(call) == LOADER for call, _ in reached.passed)
+    above = {each.module for each in tree.body if isinstance(each, ast.ImportFrom)}
+    return [each for each in names if not (passed and each[0].startswith("unsloth") and each[0] not in above)]
+
+
+def has_more(call: ast.Call) -> bool:
+    """Return whether a call passes on a mapping by ``**``."""
+    return any(each.arg is None for each in call.keywords)
+
+
+def given_several(tree: ast.Module, expression: ast.expr, calls: Sequence[ast.Call]) -> list[ast.expr]:
+    """Return what each of several calls of a function gives the parameter that an expression is; nothing else."""
+    name = expression.id if isinstance(expression, ast.Name) else ""
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        given = [arguments_of(function, each) for each in calls if called_name(each) == function.name]
+        if name in {each.arg for each in function.args.args} and given[1:] and all(name in each for each in given):
+            return [each[name] for each in given]
+    return []

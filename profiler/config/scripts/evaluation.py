@@ -11,7 +11,15 @@ from typing import Any
 
 from profiler.config.files.arguments import OutsideValue, OutsideValues
 from profiler.config.files.own_sections import ANY_KEY, FileKeys, contained, item_of
-from profiler.config.foreign_text import MOST_DEPTH, NoLiteralError, calculated, compared, extreme_of, number_of
+from profiler.config.foreign_text import (
+    MOST_DEPTH,
+    NoLiteralError,
+    calculated,
+    compared,
+    extreme_of,
+    number_of,
+    text_of,
+)
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import (
     NOTHING_SET,
@@ -221,8 +229,9 @@ class Evaluator:
                 return reduce(partial(calculated, ast.Div), parts, self._or_open(first, depth))
             case ast.Call(args=[inner, *_]) if called_name(call) in COPIES:
                 return self._value(inner, depth + 1)
-            case ast.Call(func=ast.Attribute(value=owner, attr="strip" | "lower" as method), args=[]):
-                return getattr(str(_plain(self._value(owner, depth + 1))), method)()
+            case ast.Call(func=ast.Attribute(value=owner, attr="strip" | "lower" | "split" as method), args=args):
+                given = [self._value(each, depth + 1) for each in args]
+                return text_of(method, str(_plain(self._value(owner, depth + 1))), given)
             case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[inner]):
                 return self._as_dictionary(self._value(inner, depth + 1), depth)
             case ast.Call(func=ast.Attribute(attr="parse_args")):

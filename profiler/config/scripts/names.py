@@ -10,8 +10,8 @@ from profiler.config.files.file_kinds import assumed_note, assumed_value
 from profiler.config.foreign_text import NoLiteralError, entries, parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl.argument_keys import CONTAINERS, KEY_OF, LOADED, OF_OLD_TRAINERS
-from profiler.config.trl_releases.facts import IS_LOADED, IS_WRAPPED, NEWEST
+from profiler.config.trl.argument_keys import CONTAINERS, KEY_OF, LOADED
+from profiler.config.trl_releases.facts import IS_LOADED, IS_WRAPPED
 from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.recipe import Recipe
 
@@ -110,8 +110,17 @@ def parse_script(text: str) -> ast.Module:
         ForeignTextError: It is not valid Python, or exceeds a limit.
     """
     tree = parse_python(text)
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        last = training_end(ast.Module(body=function.body, type_ignores=[]))
+        function.body = [each for each in function.body if last is None or each.lineno <= last or not _loads(each)]
     end = training_end(tree)
     return tree if end is None else ast.Module(body=[each for each in tree.body if each.lineno <= end], type_ignores=[])
+
+
+def _loads(statement: ast.stmt) -> bool:
+    """Return whether a statement gives a model that it loads a name."""
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(value, ast.Call) and called_name(value) == LOADER
 
 
 def training_end(tree: ast.Module) -> int | None:
@@ -156,20 +165,6 @@ _LOADED_BY = {"model_init_kwargs": ("dtype", "attn_implementation")}
 
 SCORES = "ForSequenceClassification"
 """The end of classes of models that score rows."""
-
-
-def of_old_trainer(call: ast.Call, where: Where) -> Iterator[Fault]:
-    """Refuse a trainer of preferences that takes what only one before 0.16 takes: that makes all logits.
-
-    Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16. Of several calls of a script, one may
-    be for another release (`except TypeError`).
-    """
-    for each in [each for each in call.keywords if each.arg in OF_OLD_TRAINERS][:1]:
-        problem = (
-            f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
-        )
-        hint = f"Give trl={NEWEST} for what that of today needs."
-        yield Fault(key=each.arg or "", found=line_text(call.lineno, where), problem=problem, hint=hint)
 
 
 NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
@@ -299,6 +294,24 @@ class Found:
             self.values[key] = True
             self.notes.append(Note(key=key, text=f"{key}=true ({where(call.lineno)} makes the model do it)"))
 
+    def note_defaults(self, argument: str, value: object, taken: Sequence[str], where: str) -> None:
+        """Name the options whose defaults say what an argument is."""
+        if taken:
+            key = "model" if argument in NAMES_OF_MODELS else KEY_OF.get(argument, "")
+            text = f"{argument}={show(value)} (the default of {' and '.join(dict.fromkeys(taken))} in {where})"
+            self.notes.append(Note(key=key, text=text))
+
+    def state_several(self, key: str, values: Sequence[object], name: str) -> None:
+        """Refuse a key that several calls of a function state otherwise."""
+        known = [each for each in values if each is not None]
+        others = [each for each in known if each != known[0]]
+        if any(isinstance(each, ast.expr) for each in known):
+            return
+        if others:
+            self.refuse_second(key, known[0], others[0], name)
+        elif known and len(known) == len(values):
+            self.values.setdefault(key, known[0])
+
     def refuse_adapter(self, which: str, names: str) -> None:
         """Refuse an adapter of which the script does not say all."""
         hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."
@@ -375,8 +388,8 @@ ASKS_FOR_ADAPTER = "is_adapter_model"
 LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
 """Functions that return the content of a file with keys."""
 
-COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download", "Path")
-"""Functions that return what they get: two of OmegaConf, one whose folder has the model of its name, and a path."""
+COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download", "Path", "list")
+"""Functions that return what they get: two of OmegaConf, one whose folder has the model of its name, a path, a list."""
 
 QUANTISES = ("load_in_4bit", "load_in_8bit")
 """Fields of `ModelConfig` that quantise weights, which are off by default."""

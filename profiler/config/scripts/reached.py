@@ -6,10 +6,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from profiler.config.foreign_text import Element, bindings_of
-from profiler.config.scripts.declared import Declared
+from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared
 from profiler.config.scripts.evaluation import Evaluator
-from profiler.config.scripts.names import APART, LOADER, PREPARES, called_name, is_main, owner_name, plain_name
-from profiler.domain.trials.recipe import Recipe
+from profiler.config.scripts.names import (
+    APART,
+    LOADER,
+    PREPARES,
+    RECIPES,
+    called_name,
+    is_main,
+    owner_name,
+    plain_name,
+)
+from profiler.config.trl.argument_keys import OF_LOADING, READ_BY_TRL
 
 
 @dataclass
@@ -42,10 +51,8 @@ def reached_calls(tree: ast.Module, evaluator: Evaluator) -> Reached:
     """Return the calls of a script."""
     found = Reached()
     left: list[tuple[ast.AST, bool, str | None]] = [(tree, True, None)]
-    spare = _spare(tree)
     while left:
         node, is_certain, why = left.pop()
-        why = "" if node in spare else why
         if isinstance(node, ast.Call):
             if why is not None:
                 found.passed.append((node, why))
@@ -55,13 +62,42 @@ def reached_calls(tree: ast.Module, evaluator: Evaluator) -> Reached:
             found.sets.append((node, is_certain))
         if isinstance(node, ast.If | ast.IfExp) and why is None:
             left.extend(_branches(node, is_certain, evaluator))
+        elif isinstance(node, ast.FunctionDef) and why is None:
+            left.extend(_until_it_returns(node, is_certain, evaluator))
         else:
             left.extend((child, is_certain, why) for child in ast.iter_child_nodes(node))
     return found
 
 
+def settle(tree: ast.Module) -> None:
+    """Remove what a script takes from modules of its own and does not use, and spell out names of trl's arguments.
+
+    By hand: ``Kind = SFTConfig`` in one branch, ``Kind = TrainingArguments`` in another, and ``Kind()`` is
+    ``SFTConfig()``.
+    """
+    for given in [node for node in ast.walk(tree) if isinstance(node, ast.keyword | ast.Assign)]:
+        given.value = _without_spaces(given.value)
+    while spare := _spare(tree):
+        tree.body = [each for each in tree.body if each not in spare]
+    bound: dict[str, list[str]] = {}
+    for name, value in [pair for node in ast.walk(tree) for pair in bindings_of(node)]:
+        bound.setdefault(name, []).append(value.id if isinstance(value, ast.Name) else "")
+    of_trl = {name: [each for each in values if each in RECIPES] for name, values in bound.items()}
+    plain = {name for name, values in bound.items() if {*values} <= {*RECIPES, TRAINING_ARGUMENTS}}
+    for node in [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]:
+        node.id = of_trl[node.id][0] if node.id in plain and of_trl[node.id] else node.id
+
+
+def _without_spaces(value: ast.expr) -> ast.expr:
+    """Return ``text.split(",")`` for ``[each.strip() for each in text.split(",") if each.strip()]``."""
+    match value:
+        case ast.ListComp(elt=made, generators=[ast.comprehension(target=ast.Name(id=name), iter=whole, ifs=tests)]):
+            kept = {ast.unparse(each) for each in (made, *tests)} <= {name, f"{name}.strip()"}
+            return whole if kept and isinstance(whole, ast.Call) and called_name(whole) == "split" else value
+    return value
+
+
 def _spare(tree: ast.Module) -> set[ast.AST]:
-    """Return the classes and functions that a script takes from modules of its own and does not use."""
     named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     made = [each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.lineno > APART]
     return {each for each in made if not each.decorator_list and each.name not in named}
@@ -80,6 +116,24 @@ def _branches(
         yield from (
             (each, is_certain and (holds is not None or is_main(node)), why if is_passed else None) for each in branch
         )
+
+
+def _until_it_returns(
+    function: ast.FunctionDef, is_certain: bool, evaluator: Evaluator
+) -> Iterator[tuple[ast.AST, bool, str | None]]:
+    """Return the parts of a function: of one that returns values, none runs after a condition that holds and returns.
+
+    By hand: of ``if not is_small: return None`` and ``return BitsAndBytesConfig()`` the second one does not run.
+    """
+    values = [each for each in ast.walk(function) if isinstance(each, ast.Return) and each.value is not None]
+    why: str | None = None
+    for child in ast.iter_child_nodes(function):
+        yield child, is_certain, why
+        match child:
+            case ast.If(test=test, body=[*_, ast.Return(value=ast.expr())], orelse=[]) if why is None and values[1:]:
+                evaluator.taken.clear()
+                if evaluator.holds(test):
+                    why = " and ".join(dict.fromkeys(evaluator.taken))
 
 
 def _listed(branch: "ast.expr | Sequence[ast.stmt]") -> "Sequence[ast.AST]":
@@ -126,6 +180,8 @@ class TrainedModel:
     """Whether every value of it was found."""
     adapter_line: int | None
     """The line that loads an adapter which is not merged; None if there is none."""
+    is_text: bool = False
+    """Whether it is a name and nothing else."""
     is_wrapped: bool = False
     """Whether peft has put an adapter into it that is not merged."""
     unseen_line: int | None = None
@@ -169,6 +225,7 @@ class _Search:
         self._is_wrapped = False
         self._merges = any(isinstance(each, ast.Attribute) and each.attr == _MERGES for each in ast.walk(tree))
         self._is_name = False
+        self._is_text = True
         self._is_certain = True
         self._seen: set[tuple[int, int | None, str]] = set()
 
@@ -183,6 +240,7 @@ class _Search:
             loads=loads,
             is_name=self._is_name,
             is_certain=self._is_certain and bool(expressions),
+            is_text=self._is_name and self._is_text and self._is_certain and not loads,
             adapter_line=None if self._merges else self._adapter_line,
             is_wrapped=self._is_wrapped and not self._merges,
         )
@@ -208,6 +266,8 @@ class _Search:
             case _:
                 # An attribute of parsed arguments is a name or unknown.
                 self._is_name = self._is_name or isinstance(expression, ast.Attribute)
+                named = _OF_NAMES.search(expression.attr.lower()) if isinstance(expression, ast.Attribute) else None
+                self._is_text = self._is_text and named is not None
                 self._is_certain = self._is_certain and isinstance(expression, ast.Attribute)
 
     def _follow_all(self, values: "list[ast.expr] | tuple[()]", cast: str) -> None:
@@ -282,24 +342,7 @@ def _without_value(function: ast.FunctionDef) -> Sequence[ast.arg]:
     return [*first[: len(first) - len(own.defaults)], *named]
 
 
-_READ_BY_TRL = {
-    "get_peft_config": frozenset[str](),
-    "get_kbit_device_map": frozenset[str](),
-    "get_quantization_config": frozenset({"load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"}),
-}
-"""Functions of trl that get a `ModelConfig`, with what they read of how a model is loaded."""
-
 _SHOW = ("print", "debug", "info", "warning")
-
-_OF_LOADING = {
-    "dtype": ("dtype", "torch_dtype"),
-    "torch_dtype": ("dtype", "torch_dtype"),
-    "attn_implementation": ("attn_implementation",),
-    "load_in_4bit": ("load_in_4bit",),
-    "load_in_8bit": ("load_in_8bit",),
-    "use_bnb_nested_quant": ("use_bnb_nested_quant",),
-}
-"""Fields of `ModelConfig` that say how a model is loaded, with the names by which a script reads them."""
 
 
 def unread_of_loading(tree: ast.Module, declared: Declared) -> frozenset[str]:
@@ -333,7 +376,7 @@ def unread_of_loading(tree: ast.Module, declared: Declared) -> frozenset[str]:
     )
     if not read or known < every:
         return frozenset()
-    return frozenset(field for field, readers in _OF_LOADING.items() if read.isdisjoint(readers))
+    return frozenset(field for field, readers in OF_LOADING.items() if read.isdisjoint(readers))
 
 
 def _read_by(
@@ -350,36 +393,7 @@ def _read_by(
         match name, call.args:
             case "getattr", [_, ast.Constant(value=str(field)), *_]:
                 yield {field}
-            case _ if name in _READ_BY_TRL:
-                yield _READ_BY_TRL[name]
+            case _ if name in READ_BY_TRL:
+                yield READ_BY_TRL[name]
             case _ if name in _SHOW or plain_name(parameter) in map(plain_name, names):
                 yield ()
-
-
-_OTHER_CONFIGS = frozenset(
-    """
-    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
-    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
-    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
-    """.split()  # noqa: SIM905
-)
-"""Arguments of trl's trainers that have no recipe here."""
-
-_OTHERS_DO = dict.fromkeys(
-    ("AsyncGRPOConfig", "AsyncGRPOTrainer"),
-    ", because it packs completions into rows of token_budget tokens, with other kernels",
-)
-"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
-
-
-def other_configs(called: Collection[str]) -> list[str]:
-    """Return what is wrong with the calls of a script that configure trainers of trl without a recipe.
-
-    Args:
-        called: The names of what it calls and does not declare itself or take from other modules.
-    """
-    return [
-        f"calls {each}, whose trainer has no recipe here{_OTHERS_DO.get(each, '')}; the recipes are {', '.join(Recipe)}"
-        for each in called
-        if each in _OTHER_CONFIGS
-    ]

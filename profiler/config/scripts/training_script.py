@@ -20,12 +20,17 @@ from profiler.config.scripts.adapters import (
     adapter_notes,
     apart,
     given_adapters,
+    given_several,
+    has_more,
+    of_old_trainer,
+    of_run,
     of_trained,
     open_bits,
     own_arguments,
     plain_arguments,
     second_models,
     unused_adapters,
+    with_pin,
 )
 from profiler.config.scripts.declared import TRAINING_ARGUMENTS, TRL_CLASSES, Declared, Given
 from profiler.config.scripts.evaluation import Evaluator
@@ -34,7 +39,6 @@ from profiler.config.scripts.names import (
     CAUSAL,
     LOADER,
     MAKES_BITS,
-    NAMES_OF_MODELS,
     QUANTISATION,
     RECIPES,
     RECOMPUTES,
@@ -46,7 +50,6 @@ from profiler.config.scripts.names import (
     called_name,
     given_argument,
     of_classes,
-    of_old_trainer,
     owner_name,
     parse_script,
 )
@@ -60,7 +63,7 @@ from profiler.config.scripts.own_code import (
     spell_out,
     trains_without_trl,
 )
-from profiler.config.scripts.reached import Load, other_configs, reached_calls, trained_model, unread_of_loading
+from profiler.config.scripts.reached import Load, reached_calls, settle, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
 from profiler.config.scripts.variables import with_one_name_each, with_own_classes, with_quantisation, without_aliases
 from profiler.config.trl.argument_keys import (
@@ -70,6 +73,7 @@ from profiler.config.trl.argument_keys import (
     NEUTRAL_VALUES,
     OF_EARLY_TRAINERS,
     is_trl_key,
+    other_configs,
 )
 from profiler.config.trl.parts import JobFile
 from profiler.config.trl_releases.facts import UNSTATED_DTYPE
@@ -95,9 +99,9 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     said = add_modules(tree, given.module, said)
     spell_out(tree)
     with_own_classes(tree, TRL_CLASSES)
-    with_one_name_each(tree)
-    with_quantisation(tree)
-    return _Script(name, tree, given, said).part()
+    for change in (with_one_name_each, with_quantisation, settle):
+        change(tree)
+    return with_pin(_Script(name, tree, given, said).part(), text)
 
 
 class _Script:
@@ -192,7 +196,7 @@ class _Script:
         """Read how the weights of the trained model are quantised."""
         made = self._called("BitsAndBytesConfig")
         trained = trained_model(self._tree, self._models(), self._reached, is_quantised=True) if made else None
-        self._bits = of_trained(self._tree, made, trained)
+        self._bits = of_trained(self._tree, made, trained, self._reached)
         for call in self._bits:
             self._read(call, BITSANDBYTES, only=True)
             self._found.faults += open_bits(list(self._arguments(call)), self._found.values, self._where)
@@ -223,7 +227,7 @@ class _Script:
             self._found.values[key] = kept
 
     def _foreign(self) -> Iterator[Fault]:
-        names = list(imported(self._tree))
+        names = of_run(imported(self._tree), self._tree, self._reached)
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
         trainers = self._called(*self._trainers)
@@ -231,7 +235,8 @@ class _Script:
         for problem in foreign_trainers(self._tree, trainers, configs, self._calls, self._where):
             yield self._refused(problem, f"Give {BY_KEYS}.")
         self._found.notes += of_own_trainers(self._tree, trainers, configs, self._where, self._declared.unseen)
-        others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
+        called = [each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own]
+        others = [] if configs and self._given.trainer in self._configs.values() else other_configs(called)
         yield from (self._refused(problem) for problem in others)
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         names = [] if self._is_of_unsloth else names
@@ -330,6 +335,8 @@ class _Script:
             elif isinstance(value, ast.expr):
                 self._found.lines[key], self._found.expressions[key] = line, value
                 self._found.state_entries(key, value, self._evaluator.entries)
+                several = given_several(self._tree, value, self._calls) if key in KEY_OF else []
+                self._found.state_several(key, [self._literal_or(each, each) for each in several], self._name)
             else:
                 self._state(self._found.values, key, value)
 
@@ -343,7 +350,7 @@ class _Script:
                 continue
             value = self._literal_or(expression, expression)
             if not isinstance(value, ast.expr):
-                self._note_defaults(argument, value, expression.lineno)
+                self._found.note_defaults(argument, value, self._evaluator.taken, self._where(expression.lineno))
             yield argument, value, expression.lineno
 
     def _spread(self, call: ast.Call, expression: ast.expr) -> Iterator[tuple[str, object, int]]:
@@ -361,13 +368,6 @@ class _Script:
         for key, value in entries.items():
             yield key, value, getattr(value, "lineno", expression.lineno)
 
-    def _note_defaults(self, argument: str, value: object, line: int) -> None:
-        if self._evaluator.taken:
-            of = " and ".join(dict.fromkeys(self._evaluator.taken))
-            key = "model" if argument in NAMES_OF_MODELS else KEY_OF.get(argument, "")
-            text = f"{argument}={show(value)} (the default of {of} in {self._where(line)})"
-            self._found.notes.append(Note(key=key, text=text))
-
     def _state(self, values: dict[str, object], key: str, value: object) -> None:
         if value is None and key in LENGTHS and not self._is_of_unsloth:
             self._found.notes.append(uncut_note(self._name))
@@ -380,7 +380,7 @@ class _Script:
 
     def _open(self, recipe: Recipe | None, *, is_read: bool) -> Iterator[Note]:
         """Return a note per size that is in none of the calls, and may be stated where they do not say it."""
-        given = [call for call in self._called(*self._trainers) if given_argument(call, "args")]
+        given = [each for each in self._called(*self._trainers) if given_argument(each, "args") or has_more(each)]
         if ANY in self._found.lines:
             why = f"{self._where(self._found.lines[ANY])} may state it by **"
         elif self._declared.reads_trl and not (self._given.line or self._given.recipe):

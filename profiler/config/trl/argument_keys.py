@@ -1,6 +1,6 @@
 """The keys of trl 1.16's arguments, and what those without a formula do to memory."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from profiler.config.notes import Direction, Uncounted
 from profiler.config.trl_releases.facts import KEY_VERSIONS
@@ -331,3 +331,50 @@ KEYS_OF_SOME: Mapping[tuple[Recipe, ...], frozenset[str]] = {
 
 Source: the fields of `GRPOConfig`, `RLOOConfig`, `SFTConfig`, `DPOConfig`, `KTOConfig` and `RewardConfig` of trl 1.16.
 """
+
+
+READ_BY_TRL = {
+    "get_peft_config": frozenset[str](),
+    "get_kbit_device_map": frozenset[str](),
+    "get_quantization_config": frozenset({"load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"}),
+}
+"""Functions of trl that get a `ModelConfig`, with what they read of how a model is loaded."""
+
+OF_LOADING = {
+    "dtype": ("dtype", "torch_dtype"),
+    "torch_dtype": ("dtype", "torch_dtype"),
+    "attn_implementation": ("attn_implementation",),
+    "load_in_4bit": ("load_in_4bit",),
+    "load_in_8bit": ("load_in_8bit",),
+    "use_bnb_nested_quant": ("use_bnb_nested_quant",),
+}
+"""Fields of `ModelConfig` that say how a model is loaded, with the names by which a script reads them."""
+
+
+_OTHER_CONFIGS = frozenset(
+    """
+    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
+    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
+    """.split()  # noqa: SIM905
+)
+"""Arguments of trl's trainers that have no recipe here."""
+
+_OTHERS_DO = dict.fromkeys(
+    ("AsyncGRPOConfig", "AsyncGRPOTrainer"),
+    ", because it packs completions into rows of token_budget tokens, with other kernels",
+)
+"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
+
+
+def other_configs(called: Collection[str]) -> list[str]:
+    """Return what is wrong with the calls of a script that configure trainers of trl without a recipe.
+
+    Args:
+        called: The names of what it calls and does not declare itself or take from other modules.
+    """
+    return [
+        f"calls {each}, whose trainer has no recipe here{_OTHERS_DO.get(each, '')}; the recipes are {', '.join(Recipe)}"
+        for each in called
+        if each in _OTHER_CONFIGS
+    ]

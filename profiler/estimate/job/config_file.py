@@ -153,7 +153,7 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
             read = partial(script_part, file.name, _python(text.decode(_TEXT)))
             return _with_own_file(path, read, NamedFiles(file.parent, others), trainer, text.decode(_TEXT))
         if file.suffix in _SHELL or text.startswith(b"#!"):
-            return _run_script(path, file, text.decode(_TEXT), others)
+            return _run_script(path, file, text.decode(_TEXT), others, trainer)
         values = _parsed(file.suffix, text)
     except OSError as error:
         raise _config_fault(path, f"cannot be read ({reason(error)})") from error
@@ -198,28 +198,28 @@ def _sound(parts: tuple[JobFile, ...]) -> tuple[JobFile, ...]:
     return parts
 
 
-def load_command(text: str, others: Sequence[str] = ()) -> ConfigFile:
+def load_command(text: str, others: Sequence[str] = (), trainer: str = "") -> ConfigFile:
     """Return what a command that trains says.
 
     Args:
         text: Its words, quoted as a shell reads them.
         others: Files of the user that it may name.
+        trainer: The recipe that counts in a script of several.
 
     Raises:
         UsageError: It starts no training that is known, or a file that it names cannot be read.
     """
-    foreign = foreign_command(text)
-    if foreign is not None:
+    if (foreign := foreign_command(text)) is not None:
         raise UsageError([foreign])
     try:
-        found = training_of(words_of(text))
+        found = replace(training_of(words_of(text)), trainer=trainer)
         files = NamedFiles(Path(), others)
         return ConfigFile(path=text, parts=_sound(launch_parts("the command", found, files)), read=tuple(files.read))
     except ForeignTextError as error:
         raise UsageError([Fault(key=LAUNCH, found=text, problem=str(error))]) from error
 
 
-def _run_script(path: str, file: Path, text: str, others: Sequence[str]) -> ConfigFile:
+def _run_script(path: str, file: Path, text: str, others: Sequence[str], trainer: str) -> ConfigFile:
     """Return what a shell script passes to verl or to a training with trl.
 
     Raises:
@@ -232,7 +232,7 @@ def _run_script(path: str, file: Path, text: str, others: Sequence[str]) -> Conf
     if is_of_verl(text):
         return ConfigFile(path=path, verl=script_source(read_run_script(text), name=file.name))
     files = NamedFiles(file.parent, others)
-    parts = launch_parts(file.name, training_in(text), files)
+    parts = launch_parts(file.name, replace(training_in(text), trainer=trainer), files)
     return ConfigFile(path=path, parts=_sound(parts), read=tuple(files.read))
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from profiler.config.models.lookup import builtin_architecture, remembered, taken_by_name, taken_text
-from profiler.config.notes import SIZES, Note, note_lines
+from profiler.config.notes import DECIDES, SIZES, Note, note_lines
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
 from profiler.config.trials.key_values import without_absent_targets
@@ -221,7 +221,7 @@ def _inputs(
         sharded=sharded,
         stated=frozenset(stated),
         ignored=_ignored_line(unknown),
-        open_sizes=_open_line(notes),
+        open_sizes=_open_line(notes, keys.get("recipe")),
         faults=(*faults, *_all_open(keys, notes, "" if part is None else part.name)),
         releases=variant.releases if variant is not None else (),
         kernels=_kernels(part, notes),
@@ -303,9 +303,9 @@ def _ignored_line(unknown: Sequence[str]) -> str:
     return printable(f"Ignored, because trl has no such keys: {names}.") if unknown else ""
 
 
-def _open_line(notes: Sequence[Note]) -> str:
+def _open_line(notes: Sequence[Note], recipe: object) -> str:
     """Return which sizes are assumed because a file takes them from elsewhere."""
-    names = ", ".join(_open_keys(notes))
+    names = ", ".join(each for each in _open_keys(notes) if each != "beta" or recipe in (Recipe.GRPO, Recipe.RLOO))
     return printable(f"Assumed, because the files take them from elsewhere: {names}. {_GIVE_THEM}") if names else ""
 
 
@@ -323,7 +323,7 @@ def _open_sizes(notes: Sequence[Note]) -> list[str]:
 
 
 def _open_keys(notes: Sequence[Note]) -> list[str]:
-    return list(dict.fromkeys(note.key for note in notes if note.is_open and note.key in (*SIZES, "tuning")))
+    return list(dict.fromkeys(note.key for note in notes if note.is_open and note.key in (*SIZES, *DECIDES)))
 
 
 _GIVE_THEM = "Give them, or the YAML or shell script that states them (config=FILE)."
@@ -372,7 +372,7 @@ def job_files(command: Command) -> JobFiles:
             refused[path] = error.faults
     if command.options.launch is not None:
         try:
-            files.append(load_command(command.options.launch, command.configs))
+            files.append(load_command(command.options.launch, command.configs, show(command.keys.get("recipe", ""))))
         except UsageError as error:
             faults.extend(error.faults)
     named = {path for file in files for path in file.read}

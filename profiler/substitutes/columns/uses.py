@@ -1,6 +1,5 @@
 """How a script uses the value of a column, and the shape that fits this use."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -71,15 +70,11 @@ def described(shape: Shape) -> str:
         case ListOf():
             return f"list of {described(shape.of)}"
         case Record():
-            return f"record of {_joined(name for name, _ in shape.fields)}"
+            return f"record of {', '.join(name for name, _ in shape.fields)}"
         case Classes():
             return f"one of {len(shape.names)} classes"
         case _:
             return str(shape)
-
-
-def _joined(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 class Hint(StrEnum):
@@ -113,9 +108,7 @@ class Use:
 
     def key(self, name: str) -> "Use":
         """Return the use of one key; below `_DEEPEST` it is its own."""
-        if self.depth >= _DEEPEST:
-            return self
-        return self.keys.setdefault(name, Use(depth=self.depth + 1))
+        return self if self.depth >= _DEEPEST else self.keys.setdefault(name, Use(depth=self.depth + 1))
 
     def one(self, index: int = 0) -> "Use":
         """Return the use of one value of a list, taken by `index`; below `_DEEPEST` it is its own.
@@ -138,7 +131,7 @@ _LONGEST_LIST = 64
 _CONVERSATIONS = {"messages": Column.ANSWERED, "conversations": Column.TURNS, "conversation": Column.ANSWERED}
 _PROMPTS = ("prompt", "question", "problem", "instruction", "input", "context", "query", "system", "caption")
 _COMPLETIONS = ("completion", "answer", "response", "output", "solution", "chosen", "rejected", "summary", "target")
-_FLAGS = ("label", "labels")
+_NAMED = {**_CONVERSATIONS, "label": Column.FLAG, "labels": Column.FLAG}
 _NUMBERS = ("score", "id", "idx", "rating", "margin", "year", "length")
 _NUMBERED = ("_score", "_id", "_idx", "_rating", "_count", "_length", "score_chosen", "score_rejected")
 _IMAGES = ("image", "img", "picture", "photo")
@@ -147,10 +140,8 @@ _IMAGES = ("image", "img", "picture", "photo")
 def kind_of(name: str) -> Column:
     """Return what a column of this name holds; a text where the name does not say."""
     lower = name.lower()
-    if lower in _CONVERSATIONS:
-        return _CONVERSATIONS[lower]
-    if lower in _FLAGS:
-        return Column.FLAG
+    if lower in _NAMED:
+        return _NAMED[lower]
     if lower in _NUMBERS or lower.endswith(_NUMBERED):
         return Column.NUMBER
     if lower in _IMAGES or lower.endswith(tuple(f"_{name}" for name in _IMAGES)):
@@ -206,12 +197,8 @@ def _list(name: str, use: Use, element: Use) -> Shape:
         return kind
     if not (element.keys or element.hints or element.element):
         # A list or a text: texts are taken apart by numbers too, but seldom in a loop.
-        return ListOf(_singular(kind), _count(use))
+        return ListOf(Column.PROMPT if kind is Column.TEXT else kind, _count(use))
     return ListOf(shape_of(name, element), _count(use))
-
-
-def _singular(kind: Column) -> Shape:
-    return Column.PROMPT if kind is Column.TEXT else kind
 
 
 def _count(use: Use) -> int:
