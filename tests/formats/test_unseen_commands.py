@@ -204,3 +204,75 @@ def test_prompts_that_fill_the_rows_of_the_engine_are_no_refusal(tmp_path, lengt
     """Of j1mk1m/Kernel-Coder and agarwalishika/AcquisitionSynthesis: verl refuses such a prompt, and no job."""
     stated = f"algorithm.adv_estimator=grpo {ROLLOUT}.max_model_len={length}"
     assert facts_of(early(tmp_path, stated))["fit"] == fit
+
+
+def test_a_trainer_that_only_begins_as_verls_is_named(tmp_path):
+    """Of SimKO's copy of verl: what keeps the critic on GPUs of its own had verl's own answer; others were silent."""
+    call = EARLY.replace("verl.trainer.main_ppo", "mine.main_ppo").replace("MORE", "algorithm.adv_estimator=grpo")
+    found = facts_of(read(tmp_path, "run.sh", call, "gpu=h100-80gb"))
+    assert found["fit"] == "not decided"
+    assert "what mine.main_ppo makes otherwise than verl's main_ppo" in " ".join(found["notes"])
+
+
+@pytest.mark.parametrize(("key", "is_asked"), [("reward_model.reward_kwargs.max_resp_len", False), ("data.own", True)])
+def test_what_rewards_are_made_of_is_not_asked_for(tmp_path, capsys, key, is_asked):
+    """Of 96kevinli29/PPO_critic: five keys of a reward by length, which a branch decides."""
+    call = EARLY.replace("MORE", "algorithm.adv_estimator=grpo $MORE")
+    words = read(tmp_path, "run.sh", f'if [[ $A =~ ^[0-9]+$ ]]; then MORE="{key}=7"; fi\n{call}', "gpu=h100-80gb")
+    assert main(list(words)) == (EXIT_USAGE if is_asked else 0)
+    assert (f"give {key}= as well" in capsys.readouterr().err) is is_asked
+
+
+# LLaMA-Factory and ms-swift
+
+SFT = (
+    "llamafactory-cli train --stage sft --do_train true --finetuning_type full --model_name_or_path Qwen/Qwen2.5-0.5B "
+    "--bf16 true --cutoff_len 512"
+)
+
+
+@pytest.mark.parametrize(("word", "stage"), [("${CONFIGS[0]}", 2), ("${CONFIGS[$i]}", 2), ("$OTHER", 3)])
+def test_sharding_is_read_from_an_array_or_given(tmp_path, capsys, word, stage):
+    """Of LHL3341/Caco: the key of DeepSpeed's file was asked for, and no word could state it."""
+    text = f"CONFIGS=(examples/deepspeed/ds_z2_config.json)\ni=0\n{SFT} --deepspeed {word}\n"
+    words = read(tmp_path, "train.sh", text, "gpu=h100-80gb", "num_processes=2")
+    if word == "$OTHER":
+        assert "Give zero_stage= as well" in refusal(tmp_path, "train.sh", text, capsys, "num_processes=2")
+        words = (*words, "zero_stage=3")
+    assert facts_of(words)["trial"]["zero_stage"] == stage
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        '$(cd "$(dirname "$0")/.." && pwd)',
+        '$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+        '$(dirname "$(dirname "$(readlink -f "$0")")")',
+        "${ROOT:-/opt/mine}",
+        "$ROOT",
+    ],
+)
+def test_a_file_of_the_folder_of_the_script_is_found(tmp_path, folder):
+    """Of JethroJames/FFR: the file of DeepSpeed lay there, and was asked for."""
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
+    text = f"HERE={folder}\n{SFT} --deepspeed $HERE/zero.json\n"
+    assert facts_of(read(tmp_path, "train.sh", text, "num_processes=2"))["trial"]["zero_stage"] == 3
+
+
+def test_a_file_that_does_not_say_that_it_trains_names_the_key(tmp_path, capsys):
+    text = "stage: sft\nfinetuning_type: lora\nmodel_name_or_path: Qwen/Qwen2.5-0.5B\ncutoff_len: 512\n"
+    assert "Write do_train: true into it" in refusal(tmp_path, "sft.yaml", text, capsys)
+
+
+@pytest.mark.parametrize(
+    ("length", "rows", "made", "prompt"),
+    [(4096, 4096, 1024, 3072), (8192, 4096, 1024, 3072), (2048, 4096, 1024, 2048), (4096, 4096, None, 3584)],
+)
+def test_prompts_of_swift_leave_the_rows_of_the_engine_room(tmp_path, length, rows, made, prompt):
+    """Of arkiven4's copy of ms-swift: rows that `max_length` fills were "nothing for completions"."""
+    completion = "" if made is None else f"--max_completion_length {made} "
+    text = (
+        f"swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-0.5B --tuner_type lora --torch_dtype bfloat16 {completion}"
+        f"--use_vllm true --vllm_mode colocate --max_length {length} --vllm_max_model_len {rows}\n"
+    )
+    assert facts_of(read(tmp_path, "train.sh", text))["trial"]["max_prompt_length"] == prompt

@@ -43,7 +43,7 @@ _OF_SLURM: Mapping[str, Sequence[str]] = {
     "gres": ("SLURM_GPUS_ON_NODE",),
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
 }
-"""The variables that Slurm sets by an option, if it is a number; a kind of GPU may stand before that of a node's GPUs."""
+"""The variables that Slurm sets by an option, if it is a number; that of the GPUs of a node may have a kind before it."""
 _ELEMENT_SET = re.compile(r"([A-Za-z_]\w*)\[[^]]*\]\+?=")
 _EXPORTING = "export"
 _DECLARING = frozenset({_EXPORTING, "local", "declare", "readonly", "typeset"})

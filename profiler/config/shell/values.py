@@ -244,7 +244,7 @@ _HOW_MANY = re.compile(r"""(['"]?)\$(?:#|\{#\})\1""")
 _CHOICE = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)")
 """One choice, ``a > b ? a : b``, which Python spells in another order."""
 
-_UNSPLIT = re.compile(r"(?:\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\S)+")
+_UNSPLIT = re.compile(r"(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`|\$\{[^{}]*\}|\S)+")
 """A word of a value that the script spells with expansions, which may have spaces."""
 
 _EXPANSION = re.compile(r"[$`]")
