@@ -276,3 +276,39 @@ def test_prompts_of_swift_leave_the_rows_of_the_engine_room(tmp_path, length, ro
         f"--use_vllm true --vllm_mode colocate --max_length {length} --vllm_max_model_len {rows}\n"
     )
     assert facts_of(read(tmp_path, "train.sh", text))["trial"]["max_prompt_length"] == prompt
+
+
+@pytest.mark.parametrize(
+    "words", ["--dataset_name /data/llava/a.json", "--run_name fastchat", "--output_dir safe_rlhf/a"]
+)
+def test_a_path_that_looks_like_a_package_is_no_program(tmp_path, words):
+    """Of tnn1t1s/olmo-instruct, whose program counted as trl's: its name, and not any path, is what is refused."""
+    text = f"trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --max_length 512 {words}\n"
+    assert facts_of(read(tmp_path, "train.sh", text, "trl=1.16"))["trial"]["recipe"] == "sft"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train.sh", f"{SFT} --deepspeed examples/deepspeed/ds_z0_config.json\n"),
+        ("train.sh", "swift sft --model Qwen/Qwen2.5-0.5B --tuner_type full --max_length 512 --deepspeed zero0\n"),
+        ("sft.yaml", "model_name_or_path: Qwen/Qwen2.5-0.5B\nmax_length: 512\ndeepspeed: {bf16: {enabled: auto}}\n"),
+        (
+            "sft.yaml",
+            "base_model: Qwen/Qwen2.5-0.5B\nsequence_len: 512\nmicro_batch_size: 1\nbf16: true\nflash_attention: true\n"
+            "gradient_accumulation_steps: 1\noptimizer: adamw_torch\ndeepspeed: {zero_optimization: {stage: 0}}\n",
+        ),
+    ],
+)
+def test_deepspeed_that_shards_nothing_is_counted(tmp_path, name, text, count):
+    """Of LHL3341/Caco's copy of LLaMA-Factory: stage 0 was DDP of bfloat16 weights, 4 B of 16 per parameter short."""
+    trial = facts_of(read(tmp_path, name, text, f"num_processes={count}", "trl=1.16"))["trial"]
+    assert (trial["distributed_type"], trial["zero_stage"]) == ("deepspeed", 0)
+
+
+def test_deepspeed_without_a_formula_leaves_the_verdict_open(tmp_path, capsys):
+    text = f"{SFT} --deepspeed ds_z0_config.json --optim lomo\n"
+    assert main(list(read(tmp_path, "train.sh", text, "gpu=h100-80gb", "num_processes=1", "optim=adafactor"))) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "what DeepSpeed changes (it shards nothing, and keeps float32 copies" in said

@@ -43,7 +43,7 @@ _OF_SLURM: Mapping[str, Sequence[str]] = {
     "gres": ("SLURM_GPUS_ON_NODE",),
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
 }
-"""The variables that Slurm sets by an option, if it is a number; that of the GPUs of a node may have a kind before it."""
+"""The variables that Slurm sets by an option that is a number; before that of a node's GPUs there may be their kind."""
 _ELEMENT_SET = re.compile(r"([A-Za-z_]\w*)\[[^]]*\]\+?=")
 _EXPORTING = "export"
 _DECLARING = frozenset({_EXPORTING, "local", "declare", "readonly", "typeset"})
