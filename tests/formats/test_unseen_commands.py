@@ -248,14 +248,15 @@ def test_sharding_is_read_from_an_array_or_given(tmp_path, capsys, word, stage):
         '$(cd "$(dirname "$0")/.." && pwd)',
         '$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
         '$(dirname "$(dirname "$(readlink -f "$0")")")',
-        "${ROOT:-/opt/mine}",
+        "${ROOT:?}",
         "$ROOT",
     ],
 )
 def test_a_file_of_the_folder_of_the_script_is_found(tmp_path, folder):
     """Of JethroJames/FFR: the file of DeepSpeed lay there, and was asked for."""
-    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
-    text = f"HERE={folder}\n{SFT} --deepspeed $HERE/zero.json\n"
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
+    text = f"HERE={folder}\n{SFT} --deepspeed $HERE/configs/zero.json\n"
     assert facts_of(read(tmp_path, "train.sh", text, "num_processes=2"))["trial"]["zero_stage"] == 3
 
 
