@@ -313,3 +313,18 @@ def test_deepspeed_without_a_formula_leaves_the_verdict_open(tmp_path, capsys):
     assert main(list(read(tmp_path, "train.sh", text, "gpu=h100-80gb", "num_processes=1", "optim=adafactor"))) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "what DeepSpeed changes (it shards nothing, and keeps float32 copies" in said
+
+
+def test_keys_that_settle_other_faults_make_no_recipe(tmp_path, capsys):
+    """Of KyrieXDL/zero-simple-reproduction: its own PPO was answered as GRPO, once two other keys were given."""
+    (tmp_path / "ppo.py").write_text(
+        "from ppo_trainer import PPOTrainer\nfrom transformers import HfArgumentParser, TrainingArguments\n"
+        "from trl import ModelConfig, get_peft_config\n"
+        "class PPOConfig(TrainingArguments):\n    kl_coef: float = 0.05\n"
+        "parser = HfArgumentParser((PPOConfig, ModelConfig))\n"
+        "training_args, model_args = parser.parse_args_into_dataclasses()\n"
+        "model_args.lora_target_modules = model_args.lora_target_modules.split(',')\n"
+        "PPOTrainer(args=training_args, peft_config=get_peft_config(model_args)).train()\n"
+    )
+    line = "python ppo.py --model_name_or_path Qwen/Qwen2.5-0.5B --lora_target_modules q_proj --learning_rate 1e-6\n"
+    assert "calls none of GRPOConfig" in refusal(tmp_path, "run.sh", line, capsys, "lora_target_modules=q_proj")

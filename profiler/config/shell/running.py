@@ -88,7 +88,7 @@ def commands_run(text: str) -> tuple[Call, ...]:
 
 def _of_slurm(text: str) -> dict[str, Value]:
     """Return the variables that Slurm sets by what a batch script says of its nodes, tasks and GPUs."""
-    found = {}
+    found: dict[str, Value] = {}
     for option, letter, value in _SBATCH.findall(text):
         on_node, *others = _OF_SLURM.get(option or letter, ("",))
         kind, _, count = value.rpartition(":")
