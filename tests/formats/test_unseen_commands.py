@@ -269,7 +269,7 @@ def test_a_file_that_does_not_say_that_it_trains_names_the_key(tmp_path, capsys)
     ("length", "rows", "made", "prompt"),
     [(4096, 4096, 1024, 3072), (8192, 4096, 1024, 3072), (2048, 4096, 1024, 2048), (4096, 4096, None, 3584)],
 )
-def test_prompts_of_swift_leave_the_rows_of_the_engine_room(tmp_path, length, rows, made, prompt):
+def test_prompts_of_swift_leave_rows_for_completions(tmp_path, length, rows, made, prompt):
     """Of arkiven4's copy of ms-swift: rows that `max_length` fills were "nothing for completions"."""
     completion = "" if made is None else f"--max_completion_length {made} "
     text = (
