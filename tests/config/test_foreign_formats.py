@@ -43,6 +43,12 @@ COMMANDS = [
     ("axolotl (-m axolotl.cli.evaluate)", "accelerate launch -m axolotl.cli.evaluate config.yml"),
     ("ms-swift (--rlhf_type)", "torchrun --nproc_per_node 2 rlhf.py \\\n  --rlhf_type grpo --model a/b"),
     ("ms-swift on Megatron (megatron sft)", "megatron sft --load a/b"),
+    ("open_instruct (-m open_instruct.finetune)", "accelerate launch -m open_instruct.finetune --bf16"),
+    ("open_instruct (open_instruct/dpo_tune.py)", "python open_instruct/dpo_tune.py --max_seq_length 512"),
+    ("align_anything (--module=align_anything.trainers.sft)", "deepspeed --module=align_anything.trainers.sft --bf16"),
+    ("safe_rlhf (--module safe_rlhf.finetune)", "deepspeed --module safe_rlhf.finetune --max_length 512"),
+    ("fastchat (fastchat/train/train_mem.py)", "torchrun /opt/FastChat/fastchat/train/train_mem.py --bf16 True"),
+    ("llava (llava/train/train_mem.py)", "deepspeed llava/train/train_mem.py --bf16 True"),
     ("OpenRLHF (openrlhf.cli.serve_rm)", "python -m openrlhf.cli.serve_rm --reward_pretrain a/b --port 5000"),
     (
         "openrlhf.cli=train_ppo_ray: is a trainer of",

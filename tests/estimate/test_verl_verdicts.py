@@ -95,7 +95,7 @@ def test_a_configuration_of_its_own_needs_its_file(tmp_path):
 def test_trainers_with_own_gpus_for_the_rollout_are_refused(tmp_path, module):
     path = tmp_path / "run.sh"
     path.write_text(CALL.replace("verl.trainer.main_ppo", module) + "\n")
-    assert "trains and generates on different GPUs" in faults(f"config={path}")[0]
+    assert "has parts of the job on different GPUs" in faults(f"config={path}")[0]
 
 
 # Variables of several branches

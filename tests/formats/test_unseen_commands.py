@@ -204,3 +204,127 @@ def test_prompts_that_fill_the_rows_of_the_engine_are_no_refusal(tmp_path, lengt
     """Of j1mk1m/Kernel-Coder and agarwalishika/AcquisitionSynthesis: verl refuses such a prompt, and no job."""
     stated = f"algorithm.adv_estimator=grpo {ROLLOUT}.max_model_len={length}"
     assert facts_of(early(tmp_path, stated))["fit"] == fit
+
+
+def test_a_trainer_that_only_begins_as_verls_is_named(tmp_path):
+    """Of SimKO's copy of verl: what keeps the critic on GPUs of its own had verl's own answer; others were silent."""
+    call = EARLY.replace("verl.trainer.main_ppo", "mine.main_ppo").replace("MORE", "algorithm.adv_estimator=grpo")
+    found = facts_of(read(tmp_path, "run.sh", call, "gpu=h100-80gb"))
+    assert found["fit"] == "not decided"
+    assert "what mine.main_ppo makes otherwise than verl's main_ppo" in " ".join(found["notes"])
+
+
+@pytest.mark.parametrize(("key", "is_asked"), [("reward_model.reward_kwargs.max_resp_len", False), ("data.own", True)])
+def test_what_rewards_are_made_of_is_not_asked_for(tmp_path, capsys, key, is_asked):
+    """Of 96kevinli29/PPO_critic: five keys of a reward by length, which a branch decides."""
+    call = EARLY.replace("MORE", "algorithm.adv_estimator=grpo $MORE")
+    words = read(tmp_path, "run.sh", f'if [[ $A =~ ^[0-9]+$ ]]; then MORE="{key}=7"; fi\n{call}', "gpu=h100-80gb")
+    assert main(list(words)) == (EXIT_USAGE if is_asked else 0)
+    assert (f"give {key}= as well" in capsys.readouterr().err) is is_asked
+
+
+# LLaMA-Factory and ms-swift
+
+SFT = (
+    "llamafactory-cli train --stage sft --do_train true --finetuning_type full --model_name_or_path Qwen/Qwen2.5-0.5B "
+    "--bf16 true --cutoff_len 512"
+)
+
+
+@pytest.mark.parametrize(("word", "stage"), [("${CONFIGS[0]}", 2), ("${CONFIGS[$i]}", 2), ("$OTHER", 3)])
+def test_sharding_is_read_from_an_array_or_given(tmp_path, capsys, word, stage):
+    """Of LHL3341/Caco: the key of DeepSpeed's file was asked for, and no word could state it."""
+    text = f"CONFIGS=(examples/deepspeed/ds_z2_config.json)\ni=0\n{SFT} --deepspeed {word}\n"
+    words = read(tmp_path, "train.sh", text, "gpu=h100-80gb", "num_processes=2")
+    if word == "$OTHER":
+        assert "Give zero_stage= as well" in refusal(tmp_path, "train.sh", text, capsys, "num_processes=2")
+        words = (*words, "zero_stage=3")
+    assert facts_of(words)["trial"]["zero_stage"] == stage
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        '$(cd "$(dirname "$0")/.." && pwd)',
+        '$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+        '$(dirname "$(dirname "$(readlink -f "$0")")")',
+        "${ROOT:?}",
+        "$ROOT",
+    ],
+)
+def test_a_file_of_the_folder_of_the_script_is_found(tmp_path, folder):
+    """Of JethroJames/FFR: the file of DeepSpeed lay there, and was asked for."""
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
+    text = f"HERE={folder}\n{SFT} --deepspeed $HERE/configs/zero.json\n"
+    assert facts_of(read(tmp_path, "train.sh", text, "num_processes=2"))["trial"]["zero_stage"] == 3
+
+
+def test_a_file_that_does_not_say_that_it_trains_names_the_key(tmp_path, capsys):
+    text = "stage: sft\nfinetuning_type: lora\nmodel_name_or_path: Qwen/Qwen2.5-0.5B\ncutoff_len: 512\n"
+    assert "Write do_train: true into it" in refusal(tmp_path, "sft.yaml", text, capsys)
+
+
+@pytest.mark.parametrize(
+    ("length", "rows", "made", "prompt"),
+    [(4096, 4096, 1024, 3072), (8192, 4096, 1024, 3072), (2048, 4096, 1024, 2048), (4096, 4096, None, 3584)],
+)
+def test_prompts_of_swift_leave_rows_for_completions(tmp_path, length, rows, made, prompt):
+    """Of arkiven4's copy of ms-swift: rows that `max_length` fills were "nothing for completions"."""
+    completion = "" if made is None else f"--max_completion_length {made} "
+    text = (
+        f"swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-0.5B --tuner_type lora --torch_dtype bfloat16 {completion}"
+        f"--use_vllm true --vllm_mode colocate --max_length {length} --vllm_max_model_len {rows}\n"
+    )
+    assert facts_of(read(tmp_path, "train.sh", text))["trial"]["max_prompt_length"] == prompt
+
+
+@pytest.mark.parametrize(
+    "words", ["--dataset_name /data/llava/a.json", "--run_name fastchat", "--output_dir safe_rlhf/a"]
+)
+def test_a_path_that_looks_like_a_package_is_no_program(tmp_path, words):
+    """Of tnn1t1s/olmo-instruct, whose program counted as trl's: its name, and not any path, is what is refused."""
+    text = f"trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --max_length 512 {words}\n"
+    assert facts_of(read(tmp_path, "train.sh", text, "trl=1.16"))["trial"]["recipe"] == "sft"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train.sh", f"{SFT} --deepspeed examples/deepspeed/ds_z0_config.json\n"),
+        ("train.sh", "swift sft --model Qwen/Qwen2.5-0.5B --tuner_type full --max_length 512 --deepspeed zero0\n"),
+        ("sft.yaml", "model_name_or_path: Qwen/Qwen2.5-0.5B\nmax_length: 512\ndeepspeed: {bf16: {enabled: auto}}\n"),
+        (
+            "sft.yaml",
+            "base_model: Qwen/Qwen2.5-0.5B\nsequence_len: 512\nmicro_batch_size: 1\nbf16: true\nflash_attention: true\n"
+            "gradient_accumulation_steps: 1\noptimizer: adamw_torch\ndeepspeed: {zero_optimization: {stage: 0}}\n",
+        ),
+    ],
+)
+def test_deepspeed_that_shards_nothing_is_counted(tmp_path, name, text, count):
+    """Of LHL3341/Caco's copy of LLaMA-Factory: stage 0 was DDP of bfloat16 weights, 4 B of 16 per parameter short."""
+    trial = facts_of(read(tmp_path, name, text, f"num_processes={count}", "trl=1.16"))["trial"]
+    assert (trial["distributed_type"], trial["zero_stage"]) == ("deepspeed", 0)
+
+
+def test_deepspeed_without_a_formula_leaves_the_verdict_open(tmp_path, capsys):
+    text = f"{SFT} --deepspeed ds_z0_config.json --optim lomo\n"
+    assert main(list(read(tmp_path, "train.sh", text, "gpu=h100-80gb", "num_processes=1", "optim=adafactor"))) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "what DeepSpeed changes (it shards nothing, and keeps float32 copies" in said
+
+
+def test_keys_that_settle_other_faults_make_no_recipe(tmp_path, capsys):
+    """Of KyrieXDL/zero-simple-reproduction: its own PPO was answered as GRPO, once two other keys were given."""
+    (tmp_path / "ppo.py").write_text(
+        "from ppo_trainer import PPOTrainer\nfrom transformers import HfArgumentParser, TrainingArguments\n"
+        "from trl import ModelConfig, get_peft_config\n"
+        "class PPOConfig(TrainingArguments):\n    kl_coef: float = 0.05\n"
+        "parser = HfArgumentParser((PPOConfig, ModelConfig))\n"
+        "training_args, model_args = parser.parse_args_into_dataclasses()\n"
+        "model_args.lora_target_modules = model_args.lora_target_modules.split(',')\n"
+        "PPOTrainer(args=training_args, peft_config=get_peft_config(model_args)).train()\n"
+    )
+    line = "python ppo.py --model_name_or_path Qwen/Qwen2.5-0.5B --lora_target_modules q_proj --learning_rate 1e-6\n"
+    assert "calls none of GRPOConfig" in refusal(tmp_path, "run.sh", line, capsys, "lora_target_modules=q_proj")

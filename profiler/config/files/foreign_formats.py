@@ -73,6 +73,9 @@ def _called(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.MULTILINE)
 
 
+_OWN_LOOPS = ("open_instruct", "align_anything", "safe_rlhf", "fastchat", "llava")
+"""Packages with trainers of their own whose arguments resemble those of transformers and trl."""
+
 FORMATS = (
     Format(
         name="ms-swift on Megatron",
@@ -242,6 +245,10 @@ FORMATS = (
         keys=(Keys(any_of=_words("*._component_")),),
         commands=_called(r"\btune +(?:run|download|cp|ls|validate)\b", r"-m +torchtune[\w.]*"),
         modules=_words("torchtune"),
+    ),
+    *(
+        Format(name=each, commands=_called(rf"-(?:m|-module)[ =]+{each}\.[\w.]+|\b{each}/[\w/]+\.py\b"))
+        for each in _OWN_LOOPS
     ),
     Format(
         name="Unsloth",

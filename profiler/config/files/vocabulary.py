@@ -1,8 +1,7 @@
 """Keys that a user's own script gave to a recipe: which of them change nothing, and which would be lost.
 
-Recipes have keys of the user's script next to trl's, and stay readable: of 506 public recipes with trl's
-`model_name_or_path`, the largest share of such keys is 45 %. Files of scripts with keys of their own throughout have at
-least 50 %, or state what trl has a key for under another name.
+Recipes have keys of the user's script next to trl's: of 506 public ones with trl's `model_name_or_path`, at most 45 %
+are such keys. Files of scripts with keys of their own have at least 50 %, or state trl's under another name.
 
 The names that a format has for keys of trl, as one table, for `foreign_formats.FORMATS` and a user's own YAML.
 """
@@ -284,10 +283,11 @@ def _open(vocabulary: Vocabulary, name: str, undecided: Mapping[str, str]) -> It
         if key in FREE_KEYS or (key is None and path in vocabulary.free):
             continue
         changes = path in vocabulary.by_rule or path in vocabulary.changes or path == vocabulary.recipe_key
-        settled_by = path if changes else KEY_OF.get(key, key) if key is not None else memory_key(path)
-        if settled_by:
+        own = "zero_stage" if path == "deepspeed" else path if changes else None
+        if settled_by := own or (KEY_OF.get(key, key) if key is not None else memory_key(path)):
             problem = f"is {path} in {name}, which does not say what it is"
-            hint = f"Give {settled_by}= as well." if settled_by in KEY_OF.values() else f"State {path} in {name}."
+            is_key = settled_by in ("zero_stage", *KEY_OF.values())
+            hint = f"Give {settled_by}= as well." if is_key else f"State {path} in {name}."
             yield Fault(key=settled_by, found=said, problem=problem, hint=hint)
 
 

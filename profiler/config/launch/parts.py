@@ -232,20 +232,20 @@ def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: Fi
     arguments = read_arguments(found.arguments)
     recipe, faults = _recipe_file(found, arguments, read)
     over = {word.partition("=")[0]: word.partition("=")[2] for word in arguments.words if "=" in word}
-    stated = {key: value for key, value in arguments.values.items() if key != "config"}
     count = found.launcher.processes(found.options)
     variables = {**found.options.values, **found.options.undecided, **({} if count is None else {PROCESSES: count})}
     values = {
         **found.launcher.commands[found.program],
         **{key: value for key, value in recipe.items() if key not in arguments.undecided},
-        **stated,
+        **{key: value for key, value in arguments.values.items() if key != "config"},
         **{key: typed(key, text) for key, text in over.items()},
         **{key: value for key, value in variables.items() if key in vocabulary.by_rule},
     }
-    # Of rows of data only matters whether there are any: for an evaluation.
-    rows = {key: text for key, text in arguments.undecided.items() if key.endswith("dataset")}
-    others = {key: text for key, text in arguments.undecided.items() if key not in rows}
-    part = part_by(vocabulary, name, {**with_files(values, read), **rows}, others)
+    rows = {key: text for key, text in arguments.undecided.items() if key.endswith("dataset")}  # For an evaluation.
+    there = with_files({key: text for key, text in arguments.undecided.items() if key in _FILES}, read)
+    files = {key: content for key, content in there.items() if isinstance(content, Mapping)}
+    others = {key: text for key, text in arguments.undecided.items() if key not in rows | files}
+    part = part_by(vocabulary, name, {**with_files(values, read), **files, **rows}, others)
     texts = [f"rows for an evaluation ({key}={text})" for key, text in rows.items() if key in vocabulary.by_rule]
     notes = (*(Note(key="", text=text) for text in texts), *part.notes)
     return replace(part, notes=notes, faults=(*faults, *_without_recipe(name, found, arguments, values), *part.faults))

@@ -144,7 +144,7 @@ class _Script:
         if configs and recipe is not None and not (trainers or makes):
             found.notes.append(Note(key="tuning", text=f"tuning=full ({self._name} makes no trainer)", is_open=True))
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
-        if recipe is None and not faults:
+        if recipe is None and all(fault.key != "config" for fault in faults):
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
             faults.append(self._refused(problem, f"Give the script that does, or {BY_KEYS}."))
         notes = (*found.notes, *found.assumed(self._name, self._where), *self._open(recipe, is_read=bool(configs)))

@@ -1,5 +1,6 @@
-"""Commands of a shell script as a tree."""
+"""Commands of a shell script as a tree, and expansions whose value is known without running one."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -8,6 +9,28 @@ from profiler.config.shell.words import Operator, Token, Word, tokens
 
 MOST_NESTED = 60
 """Most commands inside each other."""
+
+PROBE_OF_ASCEND = re.compile(
+    r"""import\s+torch_npu\b.*?&&\s*echo\s+([\w.-]+)\s*\|\|\s*echo\s+([\w.-]+)\s*\)""", re.DOTALL
+)
+"""A question to the machine whose answer a card of NVIDIA is: whether there is a package for Ascend's."""
+
+LONGEST_PROBE = 300
+
+EXPR = re.compile(r"""(?:\$\(|`)\s*expr((?:\s+(?:\d+|\$\{?[A-Za-z_]\w*\}?|[-+/%]|\\\*|'\*'|"\*"))+)\s*[)`]""")
+"""A calculation by `expr`, whose words are numbers, variables and operators: ``$(expr 16 / $nproc_per_node)``."""
+
+COUNT = re.compile(
+    r"""\$\(\s*(?:echo|printf\s+['"]%s\\n['"])\s+"?\$\{?([A-Za-z_]\w*)\}?"?\s*\|\s*"""
+    r"""(?:awk\s+-F\s*['"]?,['"]?\s+'\{\s*print\s+NF\s*;?\s*\}'|tr\s+['"]?,['"]?\s+['"]\\n['"]\s*\|\s*wc\s+-l)\s*\)"""
+)
+"""How many parts a list with commas has: ``$(echo $CUDA_VISIBLE_DEVICES | tr ',' '\\n' | wc -l)``."""
+
+ELEMENT = re.compile(r"""\$\{([A-Za-z_]\w*)\[\s*(?:(\d+)|\$?\{?([A-Za-z_]\w*)\}?)\s*\]\}""")
+"""An element of an array, ``${models[0]}`` or ``${models[$i]}``."""
+
+INDICES = re.compile(r"\$\{!([A-Za-z_]\w*)\[[@*]\]\}")
+"""The indices of an array, ``${!models[@]}``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,18 @@ from profiler.config.shell.values import Item, Value
 _CALLED = re.compile(r"(?:^|[./])main_(?!eval|generation)\w+(?:\.py)?$")
 """The module or file that trains: ``verl.trainer.main_ppo``, ``recipe.dapo.main_dapo``."""
 
-_OWN = re.compile(r"(?:^|[./])main_(?:ppo|dapo)\w*(?:\.py)?$")
-"""Those of verl itself, of which DAPO's samples otherwise and has verl's workers."""
+_OWN = re.compile(
+    r"(?:(?:^|[./])verl[./](?:trainer|experimental[./]transfer_queue)[./]|^(?:\./)?(?:trainer[./])?)"
+    r"main_ppo(?:_sync|_v\d)?(?:\.py)?$|(?:(?:^|[./])dapo[./](?:src[./])?|^(?:\./)?)main_dapo(?:\.py)?$"
+)
+"""Those of verl itself, of which DAPO's samples otherwise and has verl's workers: no other package's, no other name."""
 
 _OTHER_TRAINER = re.compile(r"(?:^|[./])(?:fsdp_)?sft_trainer\w*(?:\.py)?$")
 
-_SEPARATE_GPUS = re.compile(r"(?:fully_async|one_step_off|split_placement)\w*[./]\w+(?:\.py)?$")
-"""Trainers of verl that generate and train on different GPUs at the same time."""
+_SEPARATE_GPUS = re.compile(
+    r"(?:fully_async|one_step_off|split_placement)\w*[./]\w+(?:\.py)?$|(?:^|[./])main_ppo_split(?:\.py)?$"
+)
+"""Trainers of verl that generate and train on different GPUs at the same time, or have the critic on its own."""
 
 _OVERRIDE = re.compile(r"(?:\+\+|\+|~)?([A-Za-z_][\w.]*\.[\w.]+)=(.*)", re.DOTALL)
 _CHOICE = re.compile(
@@ -88,7 +93,7 @@ def read_run_script(text: str) -> RunScript:
         others = others or any(_OTHER_TRAINER.search(each) for each in texts)
         separate = next((each for each in texts if _SEPARATE_GPUS.search(each)), None)
         if separate is not None:
-            raise ForeignTextError(f"calls {separate}, which trains and generates on different GPUs and is not read")
+            raise ForeignTextError(f"calls {separate}, which has parts of the job on different GPUs and is not read")
         start = next((n for n, each in enumerate(texts) if _CALLED.search(each)), None)
         if start is not None and any(_OVERRIDE.fullmatch(each) or _CHOICE.fullmatch(each) for each in texts[start:]):
             calls.append((texts[start], call.items[start + 1 :]))

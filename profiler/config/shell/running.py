@@ -33,6 +33,18 @@ _DOCUMENT = re.compile(
 """A variable that is read from the lines that follow, ``read -r -d '' NAME <<EOF``."""
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_SBATCH = re.compile(r"^#SBATCH[ \t]+(?:--([a-z-]+)(?:=|[ \t]+)|-([NnG])[ \t]*)(\S+)", re.MULTILINE)
+"""An option of Slurm in the head of a batch script."""
+_OF_SLURM: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
+    **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
+    **dict.fromkeys(("gpus", "G"), ("SLURM_GPUS",)),
+    "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+    "gres": ("SLURM_GPUS_ON_NODE",),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+}
+"""The variables that Slurm sets by an option that is a number; before that of a node's GPUs there may be their kind."""
+_ELEMENT_SET = re.compile(r"([A-Za-z_]\w*)\[[^]]*\]\+?=")
 _EXPORTING = "export"
 _DECLARING = frozenset({_EXPORTING, "local", "declare", "readonly", "typeset"})
 _ENDING = frozenset({"exit", "return"})
@@ -70,8 +82,19 @@ def commands_run(text: str) -> tuple[Call, ...]:
     if len(text) > MOST_CHARACTERS:
         raise ForeignTextError(f"has more than {MOST_CHARACTERS:,} characters, which is no run script")
     run = _Run()
-    _all(parse_commands(_DOCUMENT.sub(_assigned_document, text)), Shell(), run)
+    _all(parse_commands(_DOCUMENT.sub(_assigned_document, text)), Shell(_of_slurm(text)), run)
     return tuple(run.calls)
+
+
+def _of_slurm(text: str) -> dict[str, Value]:
+    """Return the variables that Slurm sets by what a batch script says of its nodes, tasks and GPUs."""
+    found: dict[str, Value] = {}
+    for option, letter, value in _SBATCH.findall(text):
+        on_node, *others = _OF_SLURM.get(option or letter, ("",))
+        kind, _, count = value.rpartition(":")
+        if count.isdecimal() and on_node and (not kind or on_node == "SLURM_GPUS_ON_NODE"):
+            found |= {name: Value(text=count) for name in (on_node, *(others if not kind else ()))}
+    return found
 
 
 def _assigned_document(found: re.Match[str]) -> str:
@@ -120,6 +143,11 @@ def _one(command: Command, shell: Shell, run: _Run) -> bool | None:
 
 def _simple(command: Simple, shell: Shell, run: _Run) -> bool | None:
     words = command.words
+    first = words[0].parts[0] if words and words[0].parts else None
+    element = _ELEMENT_SET.match(first.text) if isinstance(first, Literal) and not first.is_quoted else None
+    if element is not None:
+        shell.arrays[element[1]] = (Item(value=Value(text=f"${element[1]}", is_known=False), is_certain=False),)
+        return True
     assigned = _assignments(words)
     if assigned == len(words):
         for word in words:

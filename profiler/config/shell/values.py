@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from profiler.config.foreign_text import ForeignTextError, parse_python
-from profiler.config.shell.commands import Command
+from profiler.config.shell.commands import COUNT, ELEMENT, EXPR, INDICES, LONGEST_PROBE, PROBE_OF_ASCEND, Command
 from profiler.config.shell.words import (
     COMMAND,
     COPY,
@@ -240,27 +240,11 @@ def _combined(operation: ast.operator, first: int | None, second: int | None) ->
     return int(_OPERATIONS[type(operation)](first, second))
 
 
-_PROBE_OF_ASCEND = re.compile(
-    r"""import\s+torch_npu\b.*?&&\s*echo\s+([\w.-]+)\s*\|\|\s*echo\s+([\w.-]+)\s*\)""", re.DOTALL
-)
-"""A question to the machine whose answer a card of NVIDIA is: whether there is a package for Ascend's."""
-
-_LONGEST_PROBE = 300
-
-_EXPR = re.compile(r"""(?:\$\(|`)\s*expr((?:\s+(?:\d+|\$\{?[A-Za-z_]\w*\}?|[-+/%]|\\\*|'\*'|"\*"))+)\s*[)`]""")
-"""A calculation by `expr`, whose words are numbers, variables and operators: ``$(expr 16 / $nproc_per_node)``."""
-
 _HOW_MANY = re.compile(r"""(['"]?)\$(?:#|\{#\})\1""")
 _CHOICE = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)")
 """One choice, ``a > b ? a : b``, which Python spells in another order."""
 
-_COUNT = re.compile(
-    r"""\$\(\s*(?:echo|printf\s+['"]%s\\n['"])\s+"?\$\{?([A-Za-z_]\w*)\}?"?\s*\|\s*"""
-    r"""(?:awk\s+-F\s*['"]?,['"]?\s+'\{\s*print\s+NF\s*;?\s*\}'|tr\s+['"]?,['"]?\s+['"]\\n['"]\s*\|\s*wc\s+-l)\s*\)"""
-)
-"""How many parts a list with commas has: ``$(echo $CUDA_VISIBLE_DEVICES | tr ',' '\\n' | wc -l)``."""
-
-_UNSPLIT = re.compile(r"(?:\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\S)+")
+_UNSPLIT = re.compile(r"(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`|\$\{[^{}]*\}|\S)+")
 """A word of a value that the script spells with expansions, which may have spaces."""
 
 _EXPANSION = re.compile(r"[$`]")
@@ -284,6 +268,10 @@ def _items(word: Word, shell: Shell, budget: Budget) -> Iterator[Item]:
         found = _array_items(arrays[0], shell)
         budget.spend(COPY * (len(found) + 1))
         yield from found
+        return
+    indices = INDICES.fullmatch("".join(part.source for part in word.parts if isinstance(part, Opaque)))
+    if indices is not None and _are_words(shell.arrays.get(indices[1], ())) and indices[1] in shell.arrays:
+        yield from (Item(value=Value(text=str(number))) for number in range(len(shell.arrays[indices[1]])))
         return
     value = expanded_value(word.parts, shell, budget)
     budget.spend(COPY)
@@ -330,17 +318,38 @@ def _part_value(part: Part, shell: Shell, budget: Budget) -> Value:
         case Arithmetic():
             return calculated(part.expression, part.source, shell)
         case Opaque():
-            is_short = len(part.source) <= _LONGEST_PROBE
-            sum_of = _EXPR.fullmatch(part.source) if is_short else None
+            is_short = len(part.source) <= LONGEST_PROBE
+            element = ELEMENT.fullmatch(part.source) if is_short else None
+            if element is not None:
+                index = Value(text=element[2]) if element[2] else shell.values.get(element[3])
+                return _element(shell.arrays.get(element[1], ()), index, part.source)
+            sum_of = EXPR.fullmatch(part.source) if is_short else None
             if sum_of is not None:
                 return calculated(re.sub(r"[\\'\"]", "", sum_of[1]), part.source, shell)
-            counted = _COUNT.fullmatch(part.source) if is_short else None
+            counted = COUNT.fullmatch(part.source) if is_short else None
             listed = shell.values.get(counted[1]) if counted is not None else None
             if listed is not None:
                 return listed.mapped(lambda text: str(text.count(",") + 1), part.source)
-            probe = _PROBE_OF_ASCEND.search(part.source) if is_short else None
+            probe = PROBE_OF_ASCEND.search(part.source) if is_short else None
             return Value(text=probe[2]) if probe else Value(text=part.source, is_known=False)
     return _parameter(part, shell, budget)
+
+
+def _element(array: Sequence[Item], index: Value | None, spelled: str) -> Value:
+    """Return an element of an array; unknown where one up to it is, because an unknown word may be several or none."""
+    unknown = Value(text=spelled, is_known=False)
+    texts = []
+    for text in index.possible if index is not None else ():
+        number = whole_number(text)
+        if number is None or not 0 <= number < len(array) or not _are_words(array[: number + 1]):
+            return unknown
+        texts.append(array[number].value.text)
+    return one_of(texts, spelled) if texts else unknown
+
+
+def _are_words(array: Sequence[Item]) -> bool:
+    """Return whether each item is one element that the script states, at its place."""
+    return all(item.is_certain and item.value.is_known and not item.value.text.startswith("[") for item in array)
 
 
 def _parameter(part: Parameter, shell: Shell, budget: Budget) -> Value:

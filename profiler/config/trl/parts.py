@@ -276,6 +276,9 @@ def _zero_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
         what = f"it shards {_SHARDED_BY_STAGE[stage]} over {gpus}" if count != 1 else _ONE_GPU
         what += ", and keeps float32 copies of trained weights"
         notes.append(not_counted(f"what {sharding_name(job)} changes ({what})"))
+    elif stage == 0:
+        what = "it shards nothing, and keeps float32 copies and gradients of trained weights"
+        notes.append(not_counted(f"what DeepSpeed changes ({what})"))
     for key, what in _OFFLOADED.items():
         if job.get(key) not in (None, "none"):
             notes.append(not_counted(f"that {what} are offloaded ({key}={show(job[key])})"))

@@ -185,6 +185,7 @@ FREE_PREFIXES = (
     "ray_init.",
     "custom_reward_function.",
     "reward_model.model.",
+    "reward_model.reward_kwargs.",
     "reward_model.sandbox_fusion.",
     "reward_model.profiler.",
     "data.custom_cls.",

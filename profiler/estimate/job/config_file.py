@@ -44,7 +44,7 @@ _MOST_BYTES = {".py": MOST_SCRIPT_BYTES, ".json": MOST_JSON_BYTES, ".yaml": MOST
 _TEXT = "utf-8-sig"
 """UTF-8, with or without the mark with which editors of Windows begin a file."""
 
-_UNKNOWN_FOLDER = re.compile(r"^(?:\$\{?\w+\}?|\$\([^()]*\))/")
+_UNKNOWN_FOLDER = re.compile(r"^(?:\$\w+|\$\{[^{}]*\}|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))/")
 """A folder that only the user's machine knows, before a path."""
 
 _NAMED = re.compile(r"""["']([\w./-]+\.ya?ml)["']""")

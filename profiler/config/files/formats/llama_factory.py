@@ -111,7 +111,7 @@ def _is_training(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield refused("model_class", leaves["model_class"], problem)
     elif leaves.get("do_train") is not True:
         problem = f"is not true, so {_NAME} does not train, and only uses or exports the model"
-        yield refused("do_train", leaves.get("do_train"), problem)
+        yield refused("do_train", leaves.get("do_train"), problem, "Write do_train: true into it if it is to train.")
 
 
 def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:

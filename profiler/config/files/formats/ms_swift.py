@@ -35,15 +35,8 @@ _ROWS_PER_UPDATE = 16
 """Rows of all processes per update where `gradient_accumulation_steps` is absent (`TrainArgumentsMixin`)."""
 
 _BETA = 0.04
-_OLD = (
-    "sft_type",
-    "model_id_or_path",
-    "ckpt_dir",
-    "batch_size",
-    "use_flash_attn",
-    "quantization_bit",
-    "num_infer_workers",
-)
+_COMPLETION = 512
+_OLD = words("sft_type model_id_or_path ckpt_dir batch_size use_flash_attn quantization_bit num_infer_workers")
 """Keys of ms-swift 2, and of the first releases of 3."""
 
 
@@ -179,12 +172,20 @@ def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     elif leaves.get("use_liger_kernel") is not True and not _is_reward(leaves):
         found["logprobs"] = (Logprobs.SELECTIVE_IN_PLACE if _is_grpo(leaves) else Logprobs.NLL).value
     if _is_grpo(leaves) and leaves.get("max_length") is not None:
-        found["max_prompt_length"] = leaves["max_length"]
+        found["max_prompt_length"] = _longest_prompt(leaves)
     return found
 
 
+def _longest_prompt(leaves: Mapping[str, object]) -> object:
+    """Return the longest prompt of GRPO: `max_length`, or what completions leave of the engine's rows that it fills."""
+    longest, row = leaves["max_length"], leaves.get("vllm_max_model_len")
+    made = leaves.get("max_completion_length", _COMPLETION)
+    is_full = isinstance(longest, int) and isinstance(row, int) and isinstance(made, int) and made < row <= longest
+    return row - made if is_full else longest  # type: ignore[operator]
+
+
 def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
-    for key in _OLD:
+    for key in sorted(_OLD):
         if key in leaves:
             problem = f"is a key of earlier versions of {_NAME}, whose other names and defaults are not known here"
             yield refused(key, leaves[key], problem)
@@ -205,7 +206,9 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield from scaled_in_four_bits(_NAME, _types(leaves))
     if _is_grpo(leaves):
         if leaves.get("max_length") is not None:
-            yield Note(key="max_prompt_length", text=f"max_prompt_length={leaves['max_length']} ({_NAME}'s max_length)")
+            prompt = _longest_prompt(leaves)
+            why = "max_length" if prompt == leaves["max_length"] else "vllm_max_model_len less max_completion_length"
+            yield Note(key="max_prompt_length", text=f"max_prompt_length={prompt} ({_NAME}'s {why})")
         if leaves.get("use_liger_kernel") is not True:
             text = f"logprobs={Logprobs.SELECTIVE_IN_PLACE} (in {_NAME}, as in trl 1.0)"
             yield Note(key="logprobs", text=text)
