@@ -132,7 +132,7 @@ class Rollouts:
         self._all_casts = blocks(casts.size + head.size)
         self._transient = blocks(transient.size)
         self._products = {id(kind): _widened(spec, kind) for kind in self._kinds}
-        # What a layer needs grows with the tokens, or changes once where a window ends: nothing at both ends is nothing.
+        # What a layer needs grows with the tokens, unless a window ends between: nothing at both ends is nothing.
         self._needs = {
             id(kind): any(self._needed(kind, tokens, [1]) for tokens in (self._prompt, self._end))
             for kind in self._kinds
