@@ -37,6 +37,9 @@ def is_as_near(one: int | None, other: int | None) -> bool:
     return abs(one - other) <= int(PRECISION * max(one, other))
 
 
+_DOUBLINGS, _DIFFERS = 16, 1 / 256
+"""How often a value is doubled until its memory differs by such a part from that of the smallest (our choices)."""
+
 _WITHOUT_GAPS = ("lora_rank", "max_prompt_length", "max_completion_length", "max_length", "steps")
 """Keys of which rules allow every value up to a largest one. Of others a number of rows may have to divide another."""
 
@@ -147,14 +150,22 @@ class KeySearch:
         )
 
     def _per_value(self, value: int) -> float:
-        """Return about how many bytes more each value needs than the one before it, up to a value."""
+        """Return about how many bytes more each value needs than the one before it, up to a value.
+
+        If those up to it hardly differ from the smallest one, up to a larger value.
+        """
         first = self.first_allowed()
-        above = self._allowed(value) or first
-        lowest, highest = (int(getattr(spec, self._key.name)) for spec in (first, above))
-        if highest == lowest:
-            return self._bounds_of(first).needed_bytes / lowest
-        more = self._bounds_of(above).needed_bytes - self._bounds_of(first).needed_bytes
-        return max(more, 1) / (highest - lowest)
+        lowest, least = int(getattr(first, self._key.name)), self._bounds_of(first).needed_bytes
+        found = 1 / lowest
+        for doubled in range(_DOUBLINGS):
+            above = self._allowed(max(value, lowest) << doubled)
+            if above is None or (highest := int(getattr(above, self._key.name))) == lowest:
+                continue
+            more = self._bounds_of(above).needed_bytes - least
+            found = max(more, 1) / (highest - lowest)
+            if more > _DIFFERS * least:
+                break
+        return found
 
     @property
     def _margin_bytes(self) -> float:

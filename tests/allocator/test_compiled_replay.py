@@ -3,6 +3,8 @@
 import ctypes
 import random
 import shutil
+import subprocess
+import sys
 from array import array
 from pathlib import Path
 
@@ -315,6 +317,42 @@ def test_the_compiled_code_is_that_of_its_source(tmp_path: Path, monkeypatch: py
     assert module.compiled.__wrapped__() is None
     source.unlink()
     assert module.compiled.__wrapped__() is None
+
+
+_REPLAYING = """
+import sys
+from pathlib import Path
+from profiler.allocator.traces import smallest_fit
+from profiler.analytical.replayed.requests import Requests
+
+smallest_fit.SOURCE = Path(sys.argv[1])
+requests = Requests()
+requests.allocate(4096)
+print(*(requests.counters("").peak_allocated_bytes for _ in range(2)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "said"),
+    [
+        (lambda _: None, "is not built"),
+        (lambda file: file.with_name("smallest_fit-0123456789ab.so").write_text(""), "is older than its source"),
+        (lambda file: file.write_text("not for this machine"), "was built for another machine"),
+        (building.build, ""),
+        (lambda _: module.SOURCE.unlink(), ""),  # as in a wheel
+    ],
+)
+def test_replays_in_python_are_announced_once(tmp_path, monkeypatch, library, said):
+    source = tmp_path / "smallest_fit.c"
+    source.write_bytes(module.SOURCE.read_bytes())
+    monkeypatch.setattr(module, "SOURCE", source)
+    library(module.library_file())
+
+    done = subprocess.run([sys.executable, "-c", _REPLAYING, str(source)], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "4096 4096\n"
+    expected = f"The compiled replay {said}, so replays run in Python, which takes up to 20 times longer."
+    assert done.stderr == (f"{expected} Build it: {module.BUILD}\n" if said else "")
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -22,7 +22,7 @@ from profiler.analytical.formulas.layers.eager_attention import (
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.sizes.quantities import Itemised, blocks_of, larger, largest_blocks, stage_blocks
 from profiler.analytical.formulas.sizes.trial_keys import Batch, itemised_keys, layer_kinds
-from profiler.analytical.replayed.generation import most_rows_of_four_bits
+from profiler.analytical.replayed.generation import Rollouts, most_rows_of_four_bits
 from profiler.analytical.replayed.head import Head, chunks_of
 from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
 from profiler.analytical.replayed.trial import has_replay, program_of, replayed_counters, replayed_steps
@@ -212,6 +212,29 @@ def test_rows_that_read_four_bits_directly_by_hand(gpu, outputs, width, rows):
 
 
 _SHORT = replace(_SPEC, max_prompt_length=64, max_completion_length=64)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "needs"),
+    [
+        ("qwen2.5-0.5b", {}, False),
+        ("qwen2.5-0.5b", {"gpu": "t4-16gb"}, True),
+        ("qwen2.5-0.5b", {"dtype": Dtype.FLOAT32}, True),
+        ("qwen2.5-0.5b", {"attn_implementation": Attention.EAGER}, True),
+        ("mixtral-8x7b", {}, True),
+        ("mistral-7b-v0.1", {"gpu": "t4-16gb"}, True),
+    ],
+)
+def test_decoding_asks_what_it_needs_where_it_needs_anything(model, changes, needs, monkeypatch):
+    spec = replace(_SHORT, model=model, **changes)
+    rollouts = Rollouts(Requests(), itemised_keys(spec), architecture_of(model))
+    (kind,) = rollouts._kinds
+    assert {bool(rollouts._needed(kind, tokens, [512])) for tokens in range(64, 128)} == {needs}
+
+    asked: list[int] = []
+    monkeypatch.setattr(rollouts, "_needed", lambda _, tokens, __: asked.append(tokens) or [])
+    rollouts.run(grows=True)
+    assert bool(asked) == needs
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ driver, and what a full card does. Tests compare both. numpy, which traces need,
 
 import ctypes
 import hashlib
+import logging
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from profiler.allocator.traces.replay import Repeated, Shortened
 
 SOURCE = Path(__file__).with_name("smallest_fit.c")
+BUILD = "python -m maintenance.environments.compiled_replay"
+"""Builds the compiled code, in a clone with a C compiler."""
 
 
 def replays(
@@ -114,11 +117,22 @@ _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 @cache
 def compiled() -> ctypes.CDLL | None:
-    """Return the compiled code; None where it was not built from the source as it is now, or on another machine."""
+    """Return the compiled code; None where it was not built from the source as it is now, or on another machine.
+
+    Where it could be built, that is said once per process: a search by simulations takes minutes without it.
+    """
     file = library_file()
+    if file is None:
+        return None
     try:
-        return None if file is None else loaded(file)
+        return loaded(file)
     except OSError:  # not built, or of another processor or operating system, in a folder that machines share
+        if file.exists():
+            state = "was built for another machine"
+        else:
+            state = "is older than its source" if [*file.parent.glob(f"{SOURCE.stem}-*.so")] else "is not built"
+        text = "The compiled replay %s, so replays run in Python, which takes up to 20 times longer. Build it: %s"
+        logging.getLogger(__name__).warning(text, state, BUILD)
         return None
 
 

@@ -139,6 +139,11 @@ class Rollouts:
         self._transient = blocks(transient.size)
         self._products = {id(kind): _widened(spec, kind) for kind in self._kinds}
         self._sharing = sharing
+        # What a layer needs grows with the tokens, unless a window ends between: nothing at both ends is nothing.
+        self._needs = {
+            id(kind): any(self._needed(kind, tokens, [1]) for tokens in (self._prompt, self._end))
+            for kind in self._kinds
+        }
 
     def run(self, *, grows: bool) -> None:
         """Request and free the blocks of one rollout; with `grows` token by token, else as `rollout=synthetic`."""
@@ -150,15 +155,18 @@ class Rollouts:
             self._sharing.begin()
             for number, kind in enumerate(self._layers):
                 self._sharing.enter(number)
-                requests.set("casts", times(self._casts, number + 1))
+                if self._casts:
+                    requests.set("casts", times(self._casts, number + 1))
                 before, after = self._products[id(kind)]
-                requests.pass_through("work", [before, NO_BLOCKS])
+                requests.pass_through("work", [before, NO_BLOCKS] if before else [])
                 sizes = self._sizes(kind, prompt + tokens * step // steps)
                 cache.grow(number, sizes)
                 # Layers share a step, so that what grows faster than the cache does not jump.
                 part = step * len(self._layers) - (len(self._layers) - number - 1 if grows else 0)
-                self._attend(kind, prompt + tokens * part // (steps * len(self._layers)), sizes)
-                requests.pass_through("work", [after, NO_BLOCKS])
+                if self._needs[id(kind)]:
+                    needed = self._needed(kind, prompt + tokens * part // (steps * len(self._layers)), sizes)
+                    requests.pass_through("work", [*needed, NO_BLOCKS])
+                requests.pass_through("work", [after, NO_BLOCKS] if after else [])
                 self._sharing.leave(number)
             self._sharing.enter_head()
             self._sharing.end()
@@ -202,14 +210,14 @@ class Rollouts:
         requests.drop("casts")
         requests.pass_through("logits", self._sampling)
 
-    def _attend(self, kind: DecoderShape, tokens: int, sizes: list[int]) -> None:
-        """Request what a layer needs to decode one token: repeated keys and values, or narrower copies of them."""
-        spec, requests = self._spec, self._requests
+    def _needed(self, kind: DecoderShape, tokens: int, sizes: list[int]) -> list[Blocks]:
+        """Return what a layer needs to decode one token: repeated keys and values, or narrower copies of them."""
+        spec = self._spec
         made: list[Blocks] = [each for each in stages(decoding(spec, alone(kind), tokens).size) if each]
         wide, narrow = kv_element_bytes(spec), computed_bytes(spec, autocast=False)
         if trains_everything(spec) and narrow < wide and spec.attn_implementation is not Attention.EAGER:
             made.append(counted(int(size * narrow // wide) for size in sizes))
-        requests.pass_through("work", [*made, NO_BLOCKS])
+        return made
 
     def _sizes(self, kind: DecoderShape, tokens: int) -> list[int]:
         """Return the bytes of the tensors that one layer has of `tokens` tokens."""
