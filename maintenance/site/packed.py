@@ -18,6 +18,9 @@ _OF_TRIALS = frozenset(
 )  # fmt: skip
 """Folders of `profiler` that run trials, watch a card or read tables of trials."""
 
+_DRAWN = ("profiler", "rendering", "figures")
+"""The folder of what matplotlib draws, which no browser has."""
+
 _SUFFIXES = (".py", ".json", ".csv")
 _AT = (1980, 1, 1, 0, 0, 0)
 """The time of each file, so that equal sources give equal bytes."""
@@ -39,7 +42,8 @@ def _files() -> Iterator[tuple[str, Path]]:
     for top in _OWN:
         for path in (ROOT / top).rglob("*"):
             name = path.relative_to(ROOT)
-            if path.suffix in _SUFFIXES and "__pycache__" not in name.parts and name.parts[1] not in _OF_TRIALS:
+            left_out = name.parts[1] in _OF_TRIALS or name.parts[:3] == _DRAWN or "__pycache__" in name.parts
+            if path.suffix in _SUFFIXES and not left_out:
                 yield name.as_posix(), path
     for package in _NEEDED:
         spec = find_spec(package)

@@ -111,8 +111,8 @@ def test_choices_are_estimated_as_each_alone(job, key, capsys):
         assert alone.card is not None
         assert alone.card.fit.value == each["verdict"]
         # Requests of a choice are replayed only where fragments may decide.
-        room = alone.card.gpu.memory_bytes - alone.card.peak_allocated_bytes
-        if alone.keys["distributed_type"] == "deepspeed" or 0 <= room < alone.card.peak_allocated_bytes:
+        left = alone.card.gpu.memory_bytes - alone.card.peak_allocated_bytes
+        if alone.keys["distributed_type"] == "deepspeed" or 0 <= left < alone.card.peak_allocated_bytes:
             assert alone.card.needed_bytes == each["needed_bytes"]
 
 
