@@ -1,7 +1,7 @@
 """Part of the wheel's build: what few commands read is packed, a quarter of its size.
 
 Only a machine that emulates needs the sources of the driver and what its processes import, only runs of scripts what
-replaces their models and data, only trials the trainers and the simulation that they run, only jobs of verl its
+replaces their models and data, only trials their workers, trainers and simulation, only jobs of verl its
 defaults, and only reports the scripts of pages; the wheel is what everyone downloads first.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 EDITABLE = "editable"
-_FOLDERS = ("emulation/driver", "emulation/inside", "simulation", "substitutes", "training")
+_FOLDERS = ("emulation/driver", "emulation/inside", "simulation", "substitutes", "training", "worker")
 PACKED = tuple(Path("profiler") / name for name in _FOLDERS)
-"""Folders; in its archive each has its name. The last three are packages, which `profiler` finds there."""
+"""Folders; in its archive each has its name. The last four are packages, which `profiler` finds there."""
 
 
 class Packed(BuildHookInterface):

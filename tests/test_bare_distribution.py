@@ -269,7 +269,9 @@ def test_the_core_is_small(bare):
     assert sum(path.stat().st_size for path in (*own, *of_packages) if path.is_file()) <= 15_000_000
 
 
-@pytest.mark.parametrize("name", ["emulation/driver", "emulation/inside", "simulation", "substitutes", "training"])
+@pytest.mark.parametrize(
+    "name", ["emulation/driver", "emulation/inside", "simulation", "substitutes", "training", "worker"]
+)
 def test_the_packed_folders_are_those_of_the_clone(bare, name, tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_VRAM_CACHE", str(tmp_path))
     own, packed = ROOT / "profiler" / name, bare / "profiler" / f"{name}.tar.xz"

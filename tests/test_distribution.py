@@ -51,7 +51,7 @@ def test_the_wheel_has_the_library_its_data_and_the_grids():
 def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
     # Further settings of hatchling may add files.
     assert set(WHEEL) == {"packages", "exclude", "hooks", "force-include"}
-    names = ("emulation/driver", "emulation/inside", "simulation", "substitutes", "training")
+    names = ("emulation/driver", "emulation/inside", "simulation", "substitutes", "training", "worker")
     folders = [f"profiler/{name}" for name in names]
     assert WHEEL["exclude"] == sorted([*folders, *OF_A_CLONE, *PACKED])
     assert all((ROOT / path).exists() for path in WHEEL["exclude"])

@@ -18,7 +18,7 @@ _OF_TRIALS = frozenset(
 )  # fmt: skip
 """Folders of `profiler` that run trials, watch a card or read tables of trials."""
 
-_DRAWN = ("profiler", "rendering", "figures")
+_FIGURES = ("profiler", "rendering", "figures")
 """The folder of what matplotlib draws, which no browser has."""
 
 _SUFFIXES = (".py", ".json", ".csv")
@@ -42,7 +42,7 @@ def _files() -> Iterator[tuple[str, Path]]:
     for top in _OWN:
         for path in (ROOT / top).rglob("*"):
             name = path.relative_to(ROOT)
-            left_out = name.parts[1] in _OF_TRIALS or name.parts[:3] == _DRAWN or "__pycache__" in name.parts
+            left_out = name.parts[1] in _OF_TRIALS or name.parts[:3] == _FIGURES or "__pycache__" in name.parts
             if path.suffix in _SUFFIXES and not left_out:
                 yield name.as_posix(), path
     for package in _NEEDED:

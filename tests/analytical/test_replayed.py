@@ -25,6 +25,7 @@ from profiler.analytical.formulas.sizes.trial_keys import Batch, itemised_keys, 
 from profiler.analytical.replayed.generation import Rollouts, most_rows_of_four_bits
 from profiler.analytical.replayed.head import Head, chunks_of
 from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
+from profiler.analytical.replayed.sharing import Alone
 from profiler.analytical.replayed.trial import has_replay, program_of, replayed_counters, replayed_steps
 from profiler.analytical.timeline.instants import read_of_card
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -227,7 +228,8 @@ _SHORT = replace(_SPEC, max_prompt_length=64, max_completion_length=64)
 )
 def test_decoding_asks_what_it_needs_where_it_needs_anything(model, changes, needs, monkeypatch):
     spec = replace(_SHORT, model=model, **changes)
-    rollouts = Rollouts(Requests(), itemised_keys(spec), architecture_of(model))
+    requests, keys, shape = Requests(), itemised_keys(spec), architecture_of(model)
+    rollouts = Rollouts(requests, keys, shape, Alone(requests, keys, shape))
     (kind,) = rollouts._kinds
     assert {bool(rollouts._needed(kind, tokens, [512])) for tokens in range(64, 128)} == {needs}
 

@@ -11,7 +11,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.recipe import Recipe
 from profiler.training import arguments
-from profiler.training.recipes import dpo, reward
+from profiler.training.recipes import dpo, sft
 from profiler.training.recipes.grpo import recipe as grpo
 
 ONE_LAYER = {**BUILTIN_MODELS["tiny"].config, "num_hidden_layers": 1}
@@ -110,7 +110,7 @@ def _peaks(recipe: Recipe) -> dict[Phase, int]:
 def _with_argument(recipe: Recipe, key: str, value: object, patch: pytest.MonkeyPatch) -> dict[Phase, int]:
     """Return the peaks of a trial whose arguments state a key that no trial has."""
     found = arguments.common_arguments
-    for module in (arguments, grpo, dpo, reward):
+    for module in (arguments, grpo, dpo, sft):
         if hasattr(module, "common_arguments"):
             patch.setattr(module, "common_arguments", lambda spec, **keys: {**found(spec, **keys), key: value})
     return _peaks(recipe)
