@@ -176,6 +176,24 @@ def test_gradients_are_reduced_by_hand():
     assert not sharing._reductions.has(("gradients", 23))
 
 
+def test_an_emptied_cache_is_that_of_all_streams():
+    program = Program(Requests(), spec_of(**FSDP), builtin_architecture("qwen2.5-0.5b"))
+    sharing = program.sharing
+    sharing.begin()
+    sharing.end()
+    assert sharing._gathers.counters("").reserved_bytes > 0
+    sharing.empty_cache()
+    assert sharing._gathers.counters("").reserved_bytes == 0
+    # What another stream takes later is not added to what this one had.
+    buffers = sharing._gathers.counters("").peak_reserved_bytes
+    program.requests.set("later", {4 * buffers: 1})
+    peak = sharing.counters("").peak_reserved_bytes
+    assert peak == program.requests.counters("").peak_reserved_bytes
+    program.requests.drop("later")
+    sharing.empty_cache()
+    assert sharing.counters("").peak_reserved_bytes == peak
+
+
 def test_a_reference_is_gathered_whole():
     """By hand, qwen2.5-0.5b: a buffer of 494,032,768 x 2 B, and as much that is copied out."""
     program = Program(Requests(), spec_of(**FSDP, beta=0.04), builtin_architecture("qwen2.5-0.5b"))

@@ -1,7 +1,7 @@
 """Requests of loading a model, and of sharing it with other GPUs: by DDP, or by FSDP 2 unit by unit."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from profiler.allocator.model.card_memory import AllocatorStats
 from profiler.analytical.formulas.models.parameters import layer_lora_tensors, layer_tensors, projections
@@ -82,6 +82,10 @@ class Alone:
 
     def reduce(self, weights: Hashable) -> None:
         """Exchange the gradients of some weights, ``("gradients", weights)``; those of the embedding are the last."""
+
+    def empty_cache(self) -> None:
+        """Give back all segments without blocks in use."""
+        self._requests.empty_cache()
 
     def update(self) -> None:
         """Run the optimizer."""
@@ -186,7 +190,7 @@ class Units(Alone):
     """FSDP 2: shards, and the units that are gathered and copied out.
 
     Buffers of gathered units are on a stream of their own, and reduced gradients on a third; the allocator gives a
-    stream only blocks that it had before. Streams have counters of their own here, whose peaks are added.
+    stream only blocks that it had before. Streams have counters of their own here, which are added.
 
     Source: `foreach_all_gather`, `foreach_all_gather_copy_out` and `foreach_reduce` in torch's `_fsdp_collectives.py`,
     `FSDPParam.init_dtype_attrs`, and `timeline/sharding/fsdp.py` and `gathered.py`, which count the largest of it.
@@ -203,6 +207,8 @@ class Units(Alone):
         self._everything = [size for unit in self._units.values() for size in unit]
         self.gathers_reference = bool(keeps_reference_model(shared))
         self._is_reference, self._reduces = False, True
+        self._reserved_bytes = [0]
+        """At the ends of the times between which the cache was emptied."""
         self._there: set[Hashable] = set()
         self._last: Hashable = None
         """The last unit that was copied out in this forward, whose buffer is still there."""
@@ -329,6 +335,12 @@ class Units(Alone):
             for unit in self._there - ({"reference"} if self._trains_all else {"reference", _TAIL}):
                 self._free(unit)
 
+    def empty_cache(self) -> None:
+        """Give back those of all streams. Until then their segments only grow in number, so that they are at once."""
+        self._reserved_bytes.append(self._summed(str(self._spec.alloc_conf)).reserved_bytes)
+        for each in (self._requests, self._gathers, self._reductions):
+            each.empty_cache()
+
     def update(self) -> None:
         """Run the optimizer over shards, and drop those of the gradients."""
         spec, tensors, block = self._spec, self._fsdp.tensors, block_of(self._spec)
@@ -339,7 +351,11 @@ class Units(Alone):
         self._reductions.drop(*(("gradients", weights) for weights in (*self._units, "head", _EMBEDDING)))
 
     def counters(self, alloc_conf: str) -> AllocatorStats:
-        """Return the sums of the counters of all streams."""
+        """Return the sums of the counters of all streams; reserved memory is the largest sum at one instant."""
+        found = self._summed(alloc_conf)
+        return replace(found, peak_reserved_bytes=max(*self._reserved_bytes, found.reserved_bytes))
+
+    def _summed(self, alloc_conf: str) -> AllocatorStats:
         parts = [each.counters(alloc_conf) for each in (self._requests, self._gathers, self._reductions)]
         names = (field.name for field in fields(AllocatorStats))
         return AllocatorStats(**{name: sum(getattr(part, name) for part in parts) for name in names})

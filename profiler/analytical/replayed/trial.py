@@ -132,7 +132,7 @@ class Program:
             for _ in range(_MOST_MICRO_BATCHES):
                 self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
-        requests.empty_cache()
+        self.sharing.empty_cache()
         self.sharing.share()
         requests.set("workspace of forward", self._workspace)
         every = spec.torch_empty_cache_steps
@@ -191,7 +191,7 @@ class Program:
                 self._score(batch, adapted=spec.ref_adapter, holds=holds)
         self._head.end_loss(batch)
         if empties:
-            self.requests.empty_cache()
+            self.sharing.empty_cache()
         self._backward(batch, "rows", is_first=is_first)
 
     def _score(self, batch: Batch, *, adapted: bool, holds: bool = False) -> None:
@@ -227,7 +227,7 @@ class Program:
             for number, row in enumerate(rows):
                 self._forward(row, ("row", number))
             if empties:
-                self.requests.empty_cache()
+                self.sharing.empty_cache()
             for number in reversed(range(len(rows))):
                 is_last, is_new = number == 0, is_first and number == len(rows) - 1
                 self._backward(rows[number], ("row", number), is_first=is_new, buffers=not is_first, is_last=is_last)
@@ -238,7 +238,7 @@ class Program:
         for number, row in enumerate(rows):
             self._forward(row, "rows")
             if empties and number == len(rows) - 1:
-                self.requests.empty_cache()
+                self.sharing.empty_cache()
             self._backward(row, "rows", is_first=is_first and number == 0)
 
     def _average_row(self, batch: Batch) -> Batch:

@@ -166,7 +166,7 @@ replay is 3.3 % below the simulation at the 5th percentile, 0.1 % in the median,
 REPLAYED_LESS_PERCENT = 3
 """How much less they have, likewise: in 96.8 % of the same 1,227 trials they have at least so much."""
 SHARED_PERCENT = 8
-"""Both on one of several GPUs, by what 114 emulated trials reserved (108), 58 of them judged once the replay stood."""
+"""Both on one of several GPUs, by what 114 emulated trials reserved (109), 58 of them judged once the replay stood."""
 
 
 def has_expandable_segments(alloc_conf: str) -> bool:
