@@ -180,8 +180,9 @@ def _longest_prompt(leaves: Mapping[str, object]) -> object:
     """Return the longest prompt of GRPO: `max_length`, or what completions leave of the engine's rows that it fills."""
     longest, row = leaves["max_length"], leaves.get("vllm_max_model_len")
     made = leaves.get("max_completion_length", _COMPLETION)
-    is_full = isinstance(longest, int) and isinstance(row, int) and isinstance(made, int) and made < row <= longest
-    return row - made if is_full else longest  # type: ignore[operator]
+    if isinstance(longest, int) and isinstance(row, int) and isinstance(made, int) and made < row <= longest:
+        return row - made
+    return longest
 
 
 def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
