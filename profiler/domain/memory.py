@@ -89,6 +89,20 @@ class Category(StrEnum):
     OTHER = "other"
 
 
+OF_THE_MODEL = frozenset(
+    {
+        Category.WEIGHTS,
+        Category.REFERENCE,
+        Category.REWARD_MODEL,
+        Category.CRITIC,
+        Category.ADAPTERS,
+        Category.GRADIENTS,
+        Category.OPTIMIZER_STATE,
+    }
+)
+"""What grows with models and their training, not with rows of data."""
+
+
 class Origin(StrEnum):
     """Where a number comes from, the strongest first. Every number is shown with its origin."""
 

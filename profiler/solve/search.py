@@ -117,18 +117,17 @@ class KeySearch:
         """
         value = estimated.largest or estimated.beyond or self._key.minimum
         per_value = self._per_value(value)
-        # Fragments can fill a card from one value to the next.
-        sides = ((estimated.largest, estimated.at_largest), (estimated.beyond, estimated.at_beyond))
-        known = [(at, each) for at, each in sides if at is not None and each is not None and each.starts]
-        guess = min((at + int(self._likely_left(each) / per_value) for at, each in known), default=value)
+        likely = Judge[TrialSpec](fits=self._is_likely, left=self._likely_left, per_value=per_value)
+        found = self._near(likely, value, precision=4 * PRECISION)
         together = judge.simulate if judge.looks_ahead else None
-        return self._near(
-            Judge(fits=judge.fits, left=judge.left_bytes, per_value=per_value, together=together),
-            max(guess, 1),
-            precision=PRECISION,
-        )
+        dear = Judge(fits=judge.fits, left=judge.left_bytes, per_value=per_value, together=together)
+        return self._near(dear, found.largest or found.beyond or value, precision=PRECISION)
 
-    def _likely_left(self, card: CardVerdict) -> float:
+    def _is_likely(self, spec: TrialSpec) -> bool:
+        return self._likely_left(spec) >= 0
+
+    def _likely_left(self, spec: TrialSpec) -> float:
+        card = self._verdict_of(spec)
         return card.gpu.memory_bytes - card.needed.likely_bytes - card.outside_bytes - self._margin_bytes
 
     def _near(self, judge: Judge[TrialSpec], guess: int, *, precision: float) -> Boundary[CardVerdict]:

@@ -303,8 +303,9 @@ def test_a_replay_is_near_the_simulation_where_the_bound_is_not():
     assert found.replay.median() < 0.02
     assert found.replay.quantile(0.9) < 0.08 < found.bound.quantile(0.9)
     # What is called enough is enough in most trials, and by less than the bound asks.
-    assert (needs.by_replay >= 0).mean() > 0.9 > 0.7 > (needs.within_bounds >= 0).mean()
-    assert needs.by_replay.quantile(0.95) < 0.08 < 0.12 < needs.within_bounds.quantile(0.95)
+    assert (needs.by_replay >= 0).mean() > 0.94 > 0.7 > (needs.within_bounds >= 0).mean()
+    assert needs.by_replay.quantile(0.95) < 0.1 < 0.12 < needs.within_bounds.quantile(0.95)
+    assert needs.by_replay.median() < 0.05
 
 
 @pytest.mark.parametrize(

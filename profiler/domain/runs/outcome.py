@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
-from profiler.domain.memory import Phase
+from profiler.domain.memory import OF_THE_MODEL, Phase
 from profiler.domain.runs.columns import column, columns_of, spread, stored_as
 from profiler.domain.runs.readings import (
     ENDED,
@@ -439,3 +439,10 @@ class Estimate:
     def reserved_bytes(self) -> int:
         """Reserved memory at the peak, at least that of the tensors."""
         return self.peak_reserved_bytes or self.peak_allocated_bytes
+
+    @property
+    def peak_of_rows_bytes(self) -> int:
+        """What rows of data have of the peak: activations, logits, cache and the like."""
+        return self.peak_allocated_bytes - sum(
+            share.size_bytes for share in self.breakdown if share.category in OF_THE_MODEL
+        )
