@@ -46,6 +46,8 @@ class Alone:
     """Whether a reference model requests more than the policy does when it scores."""
     parts_gradients = False
     """Whether gradients leave their weights as they are made, so that none are there when a micro-batch begins."""
+    is_whole_first = False
+    """Whether the first step has several micro-batches: they decide where its states come to be."""
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
         """Prepare it; `spec` is itemised."""

@@ -141,7 +141,7 @@ class Program:
         for step in steps:
             empties = every is not None and step % every == 0
             # The last step has all that an earlier one has.
-            several = step == steps[-1] or empties or self.sharing.parts_gradients
+            several = step == steps[-1] or empties or self.sharing.is_whole_first
             micro = min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)
             for number in range(micro):
                 self.sharing.begin_pass(reduces=number == micro - 1)

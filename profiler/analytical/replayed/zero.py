@@ -29,6 +29,8 @@ class Parts(Alone):
     `config.py`, and `timeline/sharding/zero.py`, which counts the largest of it.
     """
 
+    is_whole_first = True
+
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, shared: TrialKeys) -> None:
         """Prepare them; `spec` is itemised and as one GPU computes it, `shared` the trial of all GPUs."""
         super().__init__(requests, spec, architecture)
