@@ -53,7 +53,7 @@ from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro
 from profiler.analytical.timeline.recipes.registry import in_engine_type, of_one_gpu
 from profiler.analytical.timeline.training_pass import final_norm
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import SHARDED, DistributedType, Logprobs, Rollout
+from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, Logprobs, Rollout
 
 _MOST_STEPS, _MOST_MICRO_BATCHES, _MOST_ROWS = 2, 2, 2
 """Of each kind as many are replayed: the first, and one that finds what the first has left. The others repeat it."""
@@ -62,12 +62,14 @@ _SCORED_LAYERS = 3
 
 
 def has_replay(spec: TrialKeys) -> bool:
-    """Return whether the requests of a trial are known: of text, with rollouts by transformers if any, but DeepSpeed's.
+    """Return whether the requests of a trial are known: of text, with rollouts by transformers if any.
 
-    Those of FSDP are not where a reference scores before training, or a row has several GPUs.
+    Of DeepSpeed those of stages 1 and 2, of models in bfloat16, which it need not cast. None where FSDP or DeepSpeed
+    has a reference that scores before training, or a row has several GPUs.
     """
+    is_known_zero = spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16
     return (
-        (spec.distributed_type is not DistributedType.DEEPSPEED or spec.zero_stage in (1, 2))
+        (spec.distributed_type is not DistributedType.DEEPSPEED or is_known_zero)
         and not (spec.precompute_ref_log_probs and spec.distributed_type in SHARDED)
         and spec.cp_size in (None, 1)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)

@@ -6,16 +6,15 @@ from profiler.analytical.formulas.models.tensor_groups import TensorGroup
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES, trains_everything
 from profiler.analytical.formulas.sizes.quantities import Blocks
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, itemised_keys
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state
 from profiler.analytical.replayed.flat_tensors import EMBEDDING, OTHERS, Tensor, copied, flat_groups
-from profiler.analytical.replayed.generation import load_models
 from profiler.analytical.replayed.layers import all_layers
 from profiler.analytical.replayed.requests import NO_BLOCKS, Requests, blocks, counted, stages
 from profiler.analytical.replayed.sharing import Alone
 from profiler.analytical.timeline.sharding.zero import NORM_BYTES
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET, BUCKET_BYTES
-from profiler.domain.trials.trial import Dtype, OffloadDevice, Tuning
+from profiler.domain.trials.trial import OffloadDevice
 
 
 class Parts(Alone):
@@ -34,7 +33,6 @@ class Parts(Alone):
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, shared: TrialKeys) -> None:
         """Prepare them; `spec` is itemised and as one GPU computes it, `shared` the trial of all GPUs."""
         super().__init__(requests, spec, architecture)
-        self._loaded = itemised_keys(shared)
         self.parts_gradients = shared.zero_stage == 2
         self._is_offloaded = shared.offload_optimizer_device is OffloadDevice.CPU
         self._groups = flat_groups(spec, architecture, int(shared.num_processes))
@@ -44,18 +42,12 @@ class Parts(Alone):
 
     # ---- taking the model over ---------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Request the models in the type in which they are loaded; the engine of a reference casts it."""
-        load_models(self._requests, self._loaded, self._architecture)
-        self._cast("reference")
-
     def share(self) -> None:
-        """Cast the policy, flatten the trained weights group by group, and copy this GPU's part to float32.
+        """Flatten the trained weights group by group, and copy this GPU's part to float32.
 
         The gradients of the part are made once before the first step.
         """
         requests = self._requests
-        self._cast("policy")
         for number, group in enumerate(self._groups):
             requests.empty_cache()
             requests.set(("flat", number), {group.values * BFLOAT16_BYTES: 1})
@@ -72,21 +64,9 @@ class Parts(Alone):
             requests.set(("gradient of a part", number), {group.part_values * FLOAT32_BYTES: 1})
         requests.drop(*(("gradient of a part", number) for number in range(len(self._groups))))
 
-    def _names(self, model: str) -> list[tuple[str, Hashable]]:
-        return [(model, place) for place in ("embedding", *range(self._last_layer + 1), "rest")]
-
-    def _cast(self, model: str) -> None:
-        """Cast a model to bfloat16, layer by layer, unless it is so; 4-bit weights stay."""
-        if self._loaded.dtype is Dtype.BFLOAT16 or self._loaded.tuning is Tuning.QLORA:
-            return
-        ratio = 2 if self._loaded.dtype is Dtype.FLOAT32 else 1
-        for name in self._names(model):
-            sizes = self._requests.sizes(name)
-            self._requests.replace(name, {size // ratio: count for size, count in sizes.items()})
-
     def _drop_trained(self) -> None:
         if trains_everything(self._spec):
-            self._requests.drop(*self._names("policy"))
+            self._requests.drop(*(("policy", place) for place in (EMBEDDING, *range(self._last_layer + 1), "rest")))
         else:
             self._requests.drop("wide adapters", "adapters")
 
