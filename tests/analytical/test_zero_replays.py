@@ -18,6 +18,7 @@ from profiler.analytical.replayed.trial import Program, has_replay, replayed_cou
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET, BUCKET_BYTES
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
+from profiler.domain.memory import MIB
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     Backend,
@@ -216,6 +217,20 @@ def test_a_tied_head_by_a_module_is_added_in_a_third_tensor(monkeypatch):
             program.sharing.reduce("embedding")
             assert found == [("sum", EMBEDDING * 2)] * sums
             assert not program.requests.has("gradient of a tied head")
+
+
+def test_the_gradient_of_a_tied_head_is_made_once_and_stays(monkeypatch):
+    """Its product follows the first one of backward, whose workspace is there before it."""
+    order = noting(monkeypatch, "workspace of backward", "gradient of a tied head", "bucket")
+    program = Program(Requests(), spec_of(beta=0.0), builtin_architecture("qwen2.5-0.5b"))
+    program.run()
+    assert [group for group, _ in order] == ["workspace of backward", "bucket", "bucket"]
+    piece = program.requests.piece()
+    tables = [number for number, size in enumerate(piece.sizes_bytes, 1) if size == EMBEDDING * 2]
+    # The embedding and a head that is tied, and in each of two steps the gradients of both.
+    assert len(tables) == 2 + 2 * 2
+    _, workspace = (number for number, size in enumerate(piece.sizes_bytes, 1) if size == 32 * MIB)
+    assert workspace < tables[2]
 
 
 # ---- a trial ---------------------------------------------------------------------------------------------------------

@@ -325,8 +325,10 @@ class Program:
                 requests.drop(("buffer", weights))
                 self.sharing.reduce(weights)
 
-        self._head.backward(batch, rows, stream)
+        self._head.backward(batch, rows, stream, kept=embedding if is_tied else NO_BLOCKS)
         if is_tied:
+            if requests.sizes("work") == embedding:
+                requests.rename("work", "gradient of a tied head")
             requests.set("gradient of a tied head", embedding)
         elif not architecture.scores:
             add("head", embedding)
