@@ -74,7 +74,7 @@ def noting(monkeypatch, *names):
 
 
 def test_flat_tensors_are_parted_by_hand():
-    assert part_values(11, 2) == 6
+    assert part_values(9, 2) == 6
     assert part_values(12, 2) == 6
     assert placed([5, 6], 2) == [
         Tensor(values=5, own_values=5, parts=((0, 5),)),
@@ -231,6 +231,17 @@ def test_the_gradient_of_a_tied_head_is_made_once_and_stays(monkeypatch):
     assert len(tables) == 2 + 2 * 2
     _, workspace = (number for number, size in enumerate(piece.sizes_bytes, 1) if size == 32 * MIB)
     assert workspace < tables[2]
+
+
+def test_the_first_step_has_several_micro_batches(monkeypatch):
+    """Two steps of two: stage 2 has a bucket in each backward, stage 1 in each step."""
+    for stage, buckets in ((1, 2), (2, 4)):
+        with monkeypatch.context() as patched:
+            found = noting(patched, "bucket")
+            spec = spec_of(zero_stage=stage, gradient_accumulation_steps=2, steps_per_generation=2, steps=2)
+            program = Program(Requests(), spec, builtin_architecture(spec.model))
+            program.run()
+            assert len(found) == buckets
 
 
 # ---- a trial ---------------------------------------------------------------------------------------------------------

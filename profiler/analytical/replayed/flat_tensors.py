@@ -76,7 +76,7 @@ def flat_groups(spec: TrialKeys, architecture: DecoderShape, gpus: int) -> list[
 
 
 def part_values(values: int, gpus: int) -> int:
-    """Return the values that each GPU updates of a group. By hand, 11 values on 2 GPUs: 12 / 2 = 6.
+    """Return the values that each GPU updates of a group. By hand, 9 values on 2 GPUs: 12 / 2 = 6.
 
     Source: `flatten_dense_tensors_aligned` and `get_data_parallel_partitions` in `stage_1_and_2.py`.
     """
