@@ -124,11 +124,11 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
     def of_job(name: str) -> _Patches:
         def patches(module: ModuleType) -> list[Patch]:
-            from profiler.substitutes.checkpoints import hub_folders
+            from profiler.substitutes.checkpoints import known_configs
 
             if options.folder is None:
                 return []
-            found: list[Patch] = getattr(hub_folders, name)(module, options.folder / _MODELS, replaced)
+            found: list[Patch] = getattr(known_configs, name)(module, options.folder / _MODELS, replaced)
             return found
 
         return patches

@@ -17,8 +17,8 @@ from profiler.domain.runs.outcome import Status
 from profiler.emulation.launch import profiler_environment
 from profiler.rendering.runs.page import job_table
 from profiler.substitutes import options as module
-from profiler.substitutes.checkpoints import hub_folders
-from profiler.substitutes.checkpoints.hub_folders import cached_file_patches, made_folder, snapshot_patches
+from profiler.substitutes.checkpoints import known_configs
+from profiler.substitutes.checkpoints.known_configs import cached_file_patches, made_folder, snapshot_patches
 from profiler.substitutes.data_sets.answering import make_rows
 from profiler.substitutes.data_sets.answering_sets import modelscope_patches
 from profiler.substitutes.data_sets.known_datasets import of_trainer
@@ -94,14 +94,14 @@ def test_a_line_that_was_not_finished_is_left_out(tmp_path):
 @pytest.mark.parametrize(("problem", "name", "is_made"), [("no network", MODEL, True), ("", MODEL, False),
                                                           ("no network", "who/knows", False)])  # fmt: skip
 def test_folders_are_made_for_known_models_without_a_hub(tmp_path, monkeypatch, problem, name, is_made):
-    monkeypatch.setattr(hub_folders, "hub_problem", lambda: problem)
+    monkeypatch.setattr(known_configs, "hub_problem", lambda: problem)
     made = made_folder(name, tmp_path, Replaced())
     assert (made is not None) == is_made
     assert [path.name for path in tmp_path.rglob("config.json")] == ["config.json"] * is_made
 
 
 def test_what_the_hubs_client_finds_itself_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub_folders, "hub_problem", lambda: "no network")
+    monkeypatch.setattr(known_configs, "hub_problem", lambda: "no network")
 
     def nothing(*_: object, **__: object) -> str:
         raise FileNotFoundError

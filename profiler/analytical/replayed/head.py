@@ -201,13 +201,14 @@ class Head:
 
     # ---- backward ----------------------------------------------------------------------------------------------------
 
-    def backward(self, batch: Batch, rows: Hashable, stream: Blocks) -> None:
+    def backward(self, batch: Batch, rows: Hashable, stream: Blocks, *, kept: Blocks = NO_BLOCKS) -> None:
         """Compute the gradients of some rows; those of the hidden states and of a trained head stay as ``work``.
 
         Args:
             batch: The rows.
             rows: The groups of what they keep.
             stream: The gradient of the hidden states.
+            kept: What a fused head leaves as ``work``: the gradient of a tied one, which the embedding's is added to.
         """
         requests = self._requests
         if self._spec.logprobs.chunked_loss is not None:
@@ -217,11 +218,12 @@ class Head:
             scratch = head_backward_scratch(self._spec, self._architecture, batch)
             there = blocks(scratch.activations.size)
             for logits in stages(scratch.logits.size):
+                requests.set("work", plus(there, logits))
+                # The thread of backward has a workspace of its own from its first product on.
+                requests.set("workspace of backward", self._workspace)
                 for gradients in stages(scratch.gradients.size):
                     requests.set("work", plus(there, logits, gradients))
-            # The thread of backward has a workspace of its own from its first product on.
-            requests.set("workspace of backward", self._workspace)
-            requests.drop("work")
+            requests.set("work", kept)
             return
         found = all_logits(self._spec, self._architecture, batch)
         selection = self._spec.logprobs.selection

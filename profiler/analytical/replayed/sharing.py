@@ -44,6 +44,10 @@ class Alone:
 
     gathers_reference = False
     """Whether a reference model requests more than the policy does when it scores."""
+    parts_gradients = False
+    """Whether gradients leave their weights as they are made, so that none are there when a micro-batch begins."""
+    is_whole_first = False
+    """Whether the first step has several micro-batches: they decide where its states come to be."""
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
         """Prepare it; `spec` is itemised."""
@@ -82,6 +86,10 @@ class Alone:
 
     def reduce(self, weights: Hashable) -> None:
         """Exchange the gradients of some weights, ``("gradients", weights)``; those of the embedding are the last."""
+
+    def keep_adapters(self, gradients: Blocks) -> None:
+        """Keep the gradients of adapters at the end of a backward that makes them."""
+        self._requests.set(("gradients", "adapters"), gradients)
 
     def empty_cache(self) -> None:
         """Give back all segments without blocks in use."""

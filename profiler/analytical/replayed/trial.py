@@ -47,12 +47,13 @@ from profiler.analytical.replayed.requests import (
     times,
 )
 from profiler.analytical.replayed.sharing import Alone, Replicas, Units
+from profiler.analytical.replayed.zero import Parts
 from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, workspace
 from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, precomputed_batch
-from profiler.analytical.timeline.recipes.registry import of_one_gpu
+from profiler.analytical.timeline.recipes.registry import in_engine_type, of_one_gpu
 from profiler.analytical.timeline.training_pass import final_norm
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import DistributedType, Logprobs, Rollout
+from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, Logprobs, Rollout
 
 _MOST_STEPS, _MOST_MICRO_BATCHES, _MOST_ROWS = 2, 2, 2
 """Of each kind as many are replayed: the first, and one that finds what the first has left. The others repeat it."""
@@ -61,13 +62,15 @@ _SCORED_LAYERS = 3
 
 
 def has_replay(spec: TrialKeys) -> bool:
-    """Return whether the requests of a trial are known: of text, with rollouts by transformers if any, but DeepSpeed's.
+    """Return whether the requests of a trial are known: of text, with rollouts by transformers if any.
 
-    Those of FSDP are not where a reference scores before training, or a row has several GPUs.
+    Of DeepSpeed those of stages 1 and 2, of models in bfloat16, which it need not cast. None where FSDP or DeepSpeed
+    has a reference that scores before training, or a row has several GPUs.
     """
+    is_known_zero = spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16
     return (
-        spec.distributed_type is not DistributedType.DEEPSPEED
-        and not (spec.precompute_ref_log_probs and spec.distributed_type is DistributedType.FSDP)
+        (spec.distributed_type is not DistributedType.DEEPSPEED or is_known_zero)
+        and not (spec.precompute_ref_log_probs and spec.distributed_type in SHARDED)
         and spec.cp_size in (None, 1)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
         and spec.per_device_eval_batch_size is None
@@ -111,7 +114,7 @@ class Program:
     """The program of a trial."""
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
-        shared, spec = spec, itemised_keys(of_one_gpu(spec))
+        shared, spec = spec, itemised_keys(of_one_gpu(in_engine_type(spec)))
         self.requests, self._spec, self._architecture = requests, spec, architecture
         self.sharing = _sharing_of(requests, spec, architecture, shared=shared)
         self._layers, self._block = all_layers(architecture), block_of(spec)
@@ -140,15 +143,16 @@ class Program:
         for step in steps:
             empties = every is not None and step % every == 0
             # The last step has all that an earlier one has.
-            several = step == steps[-1] or empties
+            several = step == steps[-1] or empties or self.sharing.is_whole_first
             micro = min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)
             for number in range(micro):
                 self.sharing.begin_pass(reduces=number == micro - 1)
+                is_first = number == 0 or self.sharing.parts_gradients
                 if self._rollouts is not None:
                     self._generate(self._rollouts, step, number)
-                    self._train(generated_micro_batch(spec), is_first=number == 0, empties=empties)
+                    self._train(generated_micro_batch(spec), is_first=is_first, empties=empties)
                 else:
-                    self._train_on_rows(data_micro_batch(spec), is_first=number == 0, empties=empties)
+                    self._train_on_rows(data_micro_batch(spec), is_first=is_first, empties=empties)
             self._update()
 
     def _generate(self, rollouts: Rollouts, step: int, number: int) -> None:
@@ -311,7 +315,8 @@ class Program:
         def add(weights: Hashable, made: Blocks) -> None:
             """Make gradients of some weights."""
             if is_first:
-                requests.set(("gradients", weights), made)
+                if not self.sharing.parts_gradients:
+                    requests.set(("gradients", weights), made)
             elif buffers and not requests.has(("buffer", weights)):
                 requests.set(("buffer", weights), made)
             else:
@@ -320,8 +325,10 @@ class Program:
                 requests.drop(("buffer", weights))
                 self.sharing.reduce(weights)
 
-        self._head.backward(batch, rows, stream)
+        self._head.backward(batch, rows, stream, kept=embedding if is_tied else NO_BLOCKS)
         if is_tied:
+            if requests.sizes("work") == embedding:
+                requests.rename("work", "gradient of a tied head")
             requests.set("gradient of a tied head", embedding)
         elif not architecture.scores:
             add("head", embedding)
@@ -342,7 +349,7 @@ class Program:
         add("embedding", embedding)
         requests.drop("gradient of a tied head", (rows, "mask"), (rows, "casts"))
         if not self._trains_all and is_first:
-            requests.set(("gradients", "adapters"), blocks(all_gradients(spec, architecture).size))
+            self.sharing.keep_adapters(blocks(all_gradients(spec, architecture).size))
 
     def _layer_backward(self, batch: Batch, rows: Hashable, number: int) -> None:
         """Run the backward of a layer, but for its first norm; what it saved goes."""
@@ -381,6 +388,8 @@ class Program:
 
 def _sharing_of(requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, shared: TrialKeys) -> Alone:
     """Return how a GPU has its model; `spec` is itemised and as one GPU computes it, `shared` the trial of all GPUs."""
+    if spec.distributed_type is DistributedType.DEEPSPEED:
+        return Parts(requests, spec, architecture, shared=shared)
     if spec.num_processes == 1:
         return Alone(requests, spec, architecture)
     if spec.distributed_type is DistributedType.FSDP:

@@ -4,7 +4,7 @@ from profiler.seams.seam import Absence, Exists, Expectation, Parameters, Seam
 
 _DATA = "substitutes/data_sets/answering_sets.py"
 _ACTIVE = "substitutes/active.py"
-_FOLDERS = "substitutes/checkpoints/hub_folders.py"
+_FOLDERS = "substitutes/checkpoints/known_configs.py"
 _DATASET = "datasets.arrow_dataset:Dataset"
 _STREAMED = "datasets.iterable_dataset:IterableDataset"
 

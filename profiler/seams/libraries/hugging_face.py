@@ -313,7 +313,7 @@ MODELSCOPE: tuple[Seam, ...] = tuple(
     for owner, name, first, used_by, why in (
         (
             "modelscope.hub.snapshot_download", "snapshot_download", "model_id",
-            "substitutes/checkpoints/hub_folders.py", "finds the folder of a model, for ms-swift",
+            "substitutes/checkpoints/known_configs.py", "finds the folder of a model, for ms-swift",
         ),
         (
             "modelscope.msdatasets.ms_dataset:MsDataset", "load", "dataset_name",

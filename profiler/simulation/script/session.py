@@ -19,10 +19,9 @@ from profiler.seams.special_tokens import SpecialTokens
 from profiler.simulation.cuda.offloading import offloaded_activations
 from profiler.simulation.cuda.trl_kernels import trl_functions
 from profiler.simulation.script.few_layers import FewLayers
-from profiler.simulation.script.torch_cuda.card_names import META, CardNames
+from profiler.simulation.script.torch_cuda.card_names import META, CardNames, UnknownReads
 from profiler.simulation.script.torch_cuda.cuda_calls import cuda_calls
 from profiler.simulation.script.torch_cuda.cuda_memory import Counters
-from profiler.simulation.script.torch_cuda.refused import UnknownReads
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.simulation.tracing.attribution import named_tensors
 from profiler.simulation.tracing.recorder import plain_path

@@ -44,7 +44,7 @@ MOST_LIVE = 1_000_000_000
 """Weights that are gathered at a time (`stage3_max_live_parameters`)."""
 SUB_GROUP = 1_000_000_000
 """Weights of this GPU that stage 3 updates at a time (`sub_group_size`)."""
-_NORM_BYTES = 8
+NORM_BYTES = 8
 """The norm of gradients is computed in float64, tensor by tensor (`get_norm_dtype`)."""
 _PASSES = 2
 """Passes after one another of which the second gathers ahead."""
@@ -218,7 +218,7 @@ class Zero(TrialSharding):
             in_step = FLOAT32_BYTES * group + self._scratch([TensorGroup(shape=(1, group), copies=1)])
             return BFLOAT16_BYTES * count + larger((BFLOAT16_BYTES + FLOAT32_BYTES) * group, in_step)
         largest = smaller(self._largest_tensor, count) if self._trains_everything else 0
-        in_norm = self.kept_gradient_bytes + _NORM_BYTES * largest
+        in_norm = self.kept_gradient_bytes + NORM_BYTES * largest
         in_step = FLOAT32_BYTES * count + self._scratch([TensorGroup(shape=(1, count), copies=1)])
         shared = self.kept_gradient_bytes if any(len(group.shape) == 1 for group in self._trained) else 0
         return larger(in_norm, self.kept_gradient_bytes + both_copies, in_step + shared)

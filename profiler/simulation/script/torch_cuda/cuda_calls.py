@@ -16,10 +16,17 @@ from profiler.domain.cards.capabilities import shared_memory
 from profiler.domain.cards.gpu import Gpu
 from profiler.seams.libraries.torch_cuda import KERNEL_MAKERS, NCCL_CALLS, TUNING_CALLS, TUNING_QUESTIONS
 from profiler.seams.patching import Patch, patched
-from profiler.simulation.script.torch_cuda.card_names import HostGenerator, legacy_types, on_simulated
+from profiler.simulation.script.torch_cuda.card_names import (
+    HostGenerator,
+    UnknownReads,
+    legacy_types,
+    nothing,
+    on_simulated,
+    refused,
+    refused_class,
+)
 from profiler.simulation.script.torch_cuda.cuda_memory import Counters, memory_calls, memory_info, runtime
 from profiler.simulation.script.torch_cuda.cuda_streams import stream_calls
-from profiler.simulation.script.torch_cuda.refused import UnknownReads, nothing, refused, refused_class
 from profiler.simulation.tracing.recorder import Recorder
 
 _WARP = 32

@@ -19,7 +19,7 @@ from profiler.allocator.traces.trace import TraceBuilder
 from profiler.domain.cards.card import installed_torch_version
 from profiler.domain.cards.gpu import Gpu
 from profiler.seams.patching import Patch
-from profiler.simulation.script.torch_cuda.refused import UnknownReads, nothing, refused, refused_class
+from profiler.simulation.script.torch_cuda.card_names import UnknownReads, nothing, refused, refused_class
 from profiler.simulation.tracing.recorder import Recorder
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from profiler.seams.patching import Patch
-from profiler.simulation.script.torch_cuda.refused import UnknownReads, nothing, refused, refused_class
+from profiler.simulation.script.torch_cuda.card_names import UnknownReads, nothing, refused, refused_class
 
 
 def stream_calls(reads: UnknownReads) -> list[Patch]:
