@@ -4,6 +4,11 @@ The peaks are those of torch's counters in torch's CUDA build (torch 2.13.0+cu13
 an emulated H100, for prompts of 256 and completions of up to 1,024 tokens, 4 rows, 1 micro-batch, 2 steps.
 """
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -159,3 +164,26 @@ def test_liger_requests_no_more_at_once(model, tuning, checkpoints, tokens):
     assert found.peak_allocated_bytes <= replayed_counters(plain, architecture).peak_allocated_bytes
     assert found.peak_allocated_bytes == pytest.approx(_estimated(liger), rel=0.03)
     assert found.peak_reserved_bytes >= found.peak_allocated_bytes
+
+
+def _sampled() -> Iterator[tuple[TrialSpec, int]]:
+    """Return trials that seed 2671 drew, written down with their estimates before any ran, and what each reserved."""
+    for line in Path(__file__).with_name("liger_sampled.jsonl").read_text().splitlines():
+        keys = json.loads(line)
+        reserved = keys.pop("reserved")
+        del keys["allocated"]
+        keys |= {"backend": "emulated", "use_liger_kernel": True}
+        yield parse_point(keys, architecture_of=builtin_architecture), reserved
+
+
+def test_reserved_memory_is_near_emulated_trials():
+    errors, bounds = [], []
+    for spec, reserved in _sampled():
+        architecture = builtin_architecture(spec.model)
+        assert architecture is not None
+        errors.append(replayed_counters(spec, architecture).peak_reserved_bytes / reserved - 1)
+        bounds.append(estimate(spec, architecture).peak_reserved_bytes / reserved - 1)
+    assert len(errors) == 22
+    assert median(map(abs, errors)) < 0.01 < 0.02 < median(map(abs, bounds))
+    assert sum(abs(error) <= 0.025 for error in errors) == 21
+    assert min(errors) > -0.09
