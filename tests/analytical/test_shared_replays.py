@@ -239,7 +239,7 @@ def test_a_full_card_holds_less_than_the_peaks_of_all_streams():
 def test_what_is_not_replayed():
     assert has_replay(spec_of(**FSDP))
     for keys in (
-        FSDP | {"use_liger_kernel": True},
+        FSDP | {"cp_size": 2},
         FSDP | {"precompute_ref_log_probs": True, "recipe": Recipe.DPO, "beta": 0.1, "max_length": 256},
     ):
         spec = spec_of(**keys)

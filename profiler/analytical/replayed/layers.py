@@ -81,12 +81,23 @@ def of_one_layer(size: Count, kind: DecoderShape) -> Count:
 
 
 def _norm(spec: TrialKeys, values: Count, stream: Count) -> Stages:
-    """Return the stages of a norm: its input in float32 and the square; then the product, and the result twice."""
+    """Return the stages of a norm: its input in float32 and the square; then the product, and the result twice.
+
+    Liger's kernel makes the result, and a number per row that is left out (`rms_norm_forward` in
+    `liger_kernel/ops/rms_norm.py`, 0.8.5).
+    """
     block = block_of(spec)
+    if spec.use_liger_kernel:
+        return [blocks(block(values * stream))]
     wide = block(values * FLOAT32_BYTES)
     if stream >= FLOAT32_BYTES:
         return [blocks(2 * wide)]
     return [blocks(2 * wide), blocks(wide + 2 * block(values * stream))]
+
+
+def _keeps_input(spec: TrialKeys, kind: DecoderShape) -> bool:
+    """Return whether the first norm of a layer saves the residual stream as it is, as Liger's does in every type."""
+    return bool(spec.use_liger_kernel) and layers_of(kind).has_input_norms
 
 
 def _products(
@@ -180,6 +191,8 @@ def forward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch, *, adapted
         autocast=autocast,
     )
     rotary = plus(normed, blocks(rotary_bytes(spec, kind, batch, autocast=autocast)))
+    # Liger's kernel writes over queries and keys, which stay where the products have left them (`rope_forward`).
+    until_attention = [*norms, *before] if spec.use_liger_kernel else [*norms, *before, rotary]
     at_scores = plus(normed, blocks(query_side_bytes(spec, kind, batch, autocast=autocast)))
     scores = [
         plus(at_scores, each) for each in stages(scores_forward_bytes(spec, kind, batch, autocast=autocast)) if each
@@ -199,10 +212,10 @@ def forward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch, *, adapted
     attention = [in_attention, *returned, *after_norm]
     mlp = [each for each in largest if each != rotary and each not in scores and each not in attention]
     if not in_turn:
-        return Forward(before=[*norms, *before, rotary], after=[*scores, *attention, *mlp])
+        return Forward(before=until_attention, after=[*scores, *attention, *mlp])
     made = scores_made(spec, kind, batch, autocast=autocast, trains=False)
     return Forward(
-        before=[*norms, *before, rotary],
+        before=until_attention,
         attention=[at_scores],
         scores=list(map(blocks, made)),
         after=[*attention, *(minus(each, held) for each in mlp)],
@@ -217,6 +230,8 @@ class Saved:
     all: Blocks
     scores: Stages = ()
     """How those scores that it keeps as well come about; the last is what it keeps."""
+    inputs: Blocks
+    """What stages of its forward count although norms save it: the input of the layer, and that of the first layer."""
 
 
 def saved_blocks(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Saved:
@@ -227,7 +242,12 @@ def saved_blocks(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Saved:
     if parts_scores(spec, kind, batch, autocast=autocast):
         whole = whole - saved_scores_bytes(spec, kind, batch)
         made = list(map(blocks, scores_made(spec, kind, batch, autocast=autocast, trains=True)))
-    return Saved(until_attention=blocks(whole - after), all=blocks(whole), scores=made)
+    inputs: Blocks = NO_BLOCKS
+    if _keeps_input(spec, kind):
+        # Next to adapters the norm of the first layer saves nothing, so that the embeddings are not kept.
+        all_inputs = loop_blocks(spec, kind, batch)
+        inputs = all_inputs if trains_everything(spec) else blocks(layer_input_bytes(spec, kind, batch))
+    return Saved(until_attention=blocks(whole - after), all=blocks(whole), scores=made, inputs=inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,16 +275,18 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
     norm = plus(stream, stream, blocks(norm_backward(spec, kind, batch).size))
     recomputed = None
     copies: Blocks = NO_BLOCKS
-    all_saved = saved.all
+    all_saved, until_attention = saved.all, saved.until_attention
     if spec.gradient_checkpointing:
         forward = forward_stages(spec, kind, batch, adapted=True, autocast=bool(spec.mixed_precision))
         loop = loop_blocks(spec, kind, batch)
         copies = blocks(recomputed_copies_bytes(spec, kind))
-        if sizes.stream == FLOAT32_BYTES:
+        if sizes.stream == FLOAT32_BYTES or _keeps_input(spec, kind):
             all_saved = minus(all_saved, stream)
+        if _keeps_input(spec, kind):
+            until_attention = minus(until_attention, stream)
 
         def with_saved(stage: Blocks) -> Blocks:
-            return plus(stream, union(saved.until_attention, minus(stage, loop)))
+            return plus(stream, union(until_attention, minus(stage, loop)))
 
         at_end = [plus(copies, all_saved, each) for each in stages(recomputation_bytes(spec, kind, batch))]
         recomputed = Forward(
@@ -283,17 +305,17 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
     if not in_attention or saved.scores:
         heads = 2 * block(batch.positions * query_width(kind) * sizes.compute)
         heads = heads + 2 * block(batch.positions * key_width(kind) * sizes.compute)
-        in_attention = [plus(copies, saved.until_attention, stream, blocks(heads))]
+        in_attention = [plus(copies, until_attention, stream, blocks(heads))]
     # With the scores there are the gradients of the residual stream and of the values.
     values = blocks(block(batch.positions * query_width(kind) * sizes.compute))
-    at_scores = plus(copies, saved.until_attention, stream, values)
+    at_scores = plus(copies, until_attention, stream, values)
     gradients: Blocks = NO_BLOCKS
     if trains_everything(spec):
         gradients = blocks(of_one_layer(layer_gradients_bytes(spec, alone(kind)), kind))
     return Backward(
         recomputed=recomputed,
         mlp=mlp,
-        attention=[plus(copies, saved.until_attention, norm), *([at_scores] if saved.scores else [])],
+        attention=[plus(copies, until_attention, norm), *([at_scores] if saved.scores else [])],
         scores=list(map(blocks, scores_undone(spec, kind, batch))) if saved.scores else (),
         heads=in_attention,
         norm=[norm],
@@ -344,7 +366,7 @@ class KnownLayers:
         if not unsaved:
             return saved
         scores = saved.scores if saved.scores and minus(saved.scores[-1], unsaved) else ()
-        return Saved(until_attention=NO_BLOCKS, all=minus(saved.all, unsaved), scores=scores)
+        return Saved(until_attention=NO_BLOCKS, all=minus(saved.all, unsaved), scores=scores, inputs=NO_BLOCKS)
 
     def input_of(self, kind: DecoderShape, batch: Batch, number: int) -> Blocks:
         """Return what checkpointing keeps of a layer; the input of the first has the type of the embeddings."""

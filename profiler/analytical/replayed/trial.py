@@ -74,7 +74,6 @@ def has_replay(spec: TrialKeys) -> bool:
         and spec.cp_size in (None, 1)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
         and spec.per_device_eval_batch_size is None
-        and not spec.use_liger_kernel
     )
 
 
@@ -286,7 +285,8 @@ class Program:
 
     def _saving_layer(self, forward: Forward, saved: Saved, group: tuple[Hashable, int]) -> None:
         """Run the forward of a layer that keeps what its backward needs."""
-        requests, until, later = self.requests, saved.until_attention, minus(saved.all, saved.until_attention)
+        requests, until = self.requests, saved.until_attention
+        later = plus(minus(saved.all, until), saved.inputs)
         requests.pass_through("work", [minus(stage, until) for stage in forward.before])
         requests.set(group, until)
         requests.pass_through("work", [minus(stage, until) for stage in forward.attention])
