@@ -328,3 +328,64 @@ def test_keys_that_settle_other_faults_make_no_recipe(tmp_path, capsys):
     )
     line = "python ppo.py --model_name_or_path Qwen/Qwen2.5-0.5B --lora_target_modules q_proj --learning_rate 1e-6\n"
     assert "calls none of GRPOConfig" in refusal(tmp_path, "run.sh", line, capsys, "lora_target_modules=q_proj")
+
+
+SWIFT = "--model Qwen/Qwen2.5-0.5B --max_length 512 --torch_dtype bfloat16"
+
+
+@pytest.mark.parametrize(
+    "program",
+    ['"$(which swift)"', "$(command -v swift)", "`which swift`", "$(type -P swift)", "/opt/bin/swift", "swift"],
+)
+@pytest.mark.parametrize(("starter", "count"), [("torchrun --nproc_per_node=2", 2), ("python", 1)])
+def test_a_program_is_known_by_its_path(tmp_path, program, starter, count):
+    """Of mervekarakas/grpo_bt_rm: adapters by ms-swift were full training by trl, 143 GiB in place of 35."""
+    text = f"cmd=({program} sft {SWIFT})\n{starter} ${{cmd[@]}}\n"
+    trial = facts_of(read(tmp_path, "train.sh", text))["trial"]
+    assert (trial["tuning"], trial["lora_rank"], trial["num_processes"]) == ("lora", 8, count)
+
+
+@pytest.mark.parametrize("made", ["", "    args = RewardConfig(output_dir='out')\n"])
+def test_arguments_of_trl_in_another_trainer_are_refused(tmp_path, capsys, made):
+    """Of sahandrez/unpaired_rlhf: single answers in transformers' trainer were pairs, 64 rows for 32."""
+    (tmp_path / "score.py").write_text(
+        "from transformers import AutoModelForSequenceClassification, HfArgumentParser, Trainer\n"
+        "from trl import ModelConfig, RewardConfig\n"
+        "if __name__ == '__main__':\n"
+        "    args, named = HfArgumentParser((RewardConfig, ModelConfig)).parse_args_into_dataclasses()\n"
+        f"{made}"
+        "    model = AutoModelForSequenceClassification.from_pretrained(named.model_name_or_path, num_labels=1)\n"
+        "    Trainer(model=model, args=args).train()\n"
+    )
+    line = "python score.py --model_name_or_path Qwen/Qwen2.5-0.5B --max_length 512 --output_dir out\n"
+    said = refusal(tmp_path, "run.sh", line, capsys)
+    assert "gives RewardConfig to Trainer" in said
+    assert "which is no trainer of trl" in said
+
+
+@pytest.mark.parametrize("loss", ["simpo", "alphapo", "cpo", "orpo"])
+def test_a_loss_of_another_trainer_names_it(tmp_path, capsys, loss):
+    text = f"model_name_or_path: Qwen/Qwen2.5-0.5B\nmax_length: 512\nbeta: 2.0\nloss_type: {loss}\n"
+    said = refusal(tmp_path, "train.yaml", text, capsys)
+    assert f"loss_type={loss}: is a trainer of trl that has no recipe here" in said
+
+
+@pytest.mark.parametrize(
+    "inner", ["orpo: {beta: 0.1, max_length: 512}", "loss_type: simpo, max_length: 512, beta: 2.0"]
+)
+def test_a_trainer_without_a_recipe_in_a_section_is_refused(tmp_path, capsys, inner):
+    """Of gustavecortal/eliciting_emotional_reasoning: ORPO in `training` was DPO, with a reference that it lacks."""
+    text = f"model: {{name: Qwen/Qwen2.5-0.5B}}\ntraining: {{per_device_train_batch_size: 2, bf16: true, {inner}}}\n"
+    said = refusal(tmp_path, "config.yaml", text, capsys, "model=qwen2.5-0.5b", "trl=1.16")
+    assert "which has no recipe here" in said
+
+
+@pytest.mark.parametrize("loss", ["kto", "apo_zero_unpaired"])
+@pytest.mark.parametrize(
+    "form", ["model: {name: Qwen/Qwen2.5-0.5B}\ntraining: {OWN}\n", "{model: Qwen/Qwen2.5-0.5B, OWN}\n"]
+)
+def test_a_loss_of_kto_is_no_generation(tmp_path, form, loss):
+    """Of o-ankomochi-o/simpo_train_project: `generation_batch_size` of its own made GRPO of KTO."""
+    own = f"loss_type: {loss}, generation_batch_size: 2, per_device_train_batch_size: 2, max_length: 512, bf16: true"
+    words = read(tmp_path, "config.yaml", form.replace("OWN", own), "model=qwen2.5-0.5b", "trl=1.16")
+    assert facts_of(words)["trial"]["recipe"] == "kto"

@@ -298,3 +298,47 @@ def test_a_module_in_the_folder_of_sources_is_read(tmp_path):
         True,
     )
     assert not any("is not here" in each for each in found["notes"])
+
+
+SET = (
+    "args = SFTConfig(output_dir='out', per_device_train_batch_size=2MORE)\n"
+    "SETS\nSFTTrainer(model=model, args=args).train()"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "sets"),
+    [
+        ("", "args.max_length = 256\nargs.max_seq_length = 4096"),
+        ("", "args.max_seq_length = 4096\nargs.max_length = 256"),
+        (", max_length=256", "args.max_seq_length = 4096"),
+    ],
+)
+def test_the_older_name_of_a_length_set_later_is_without_effect(tmp_path, more, sets):
+    """Of Lyken17/threadweaver: `SFTConfig` copies `max_seq_length` when it is made, if at all."""
+    text = script(SET.replace("MORE", more).replace("SETS", sets))
+    assert facts_of(read(tmp_path, "train.py", text))["trial"]["max_length"] == 256
+
+
+def test_a_length_that_only_its_older_name_sets_is_asked_for(tmp_path, capsys):
+    text = script(SET.replace("MORE", "").replace("SETS", "args.max_seq_length = 4096"))
+    said = refusal(tmp_path, "train.py", text, capsys)
+    assert "is set after the arguments are made (line 8 of train.py), which trl 0.14 and 0.15 alone take" in said
+    assert facts_of(read(tmp_path, "train.py", text, "max_length=512"))["trial"]["max_length"] == 512
+
+
+def test_the_older_name_of_a_length_counts_where_it_is_made(tmp_path):
+    text = script(SET.replace("MORE", ", max_seq_length=512").replace("SETS", ""))
+    assert facts_of(read(tmp_path, "train.py", text))["trial"]["max_length"] == 512
+
+
+@pytest.mark.parametrize("name", ["SFT", "DPO"])
+def test_a_model_that_scores_rows_is_of_reward_models_alone(tmp_path, capsys, name):
+    """Of HKUSTDial/EllieSQL: a classifier by DPO had logits of the whole vocabulary."""
+    text = (
+        f"from transformers import AutoModelForSequenceClassification\nfrom trl import {name}Config, {name}Trainer\n"
+        'model = AutoModelForSequenceClassification.from_pretrained("Qwen/Qwen2.5-0.5B", num_labels=3)\n'
+        f"{name}Trainer(model=model, args={name}Config(max_length=512, per_device_train_batch_size=2)).train()\n"
+    )
+    said = refusal(tmp_path, "train.py", text, capsys, "trl=1.16")
+    assert "line 3 of train.py: trains a model that scores rows, and recipe=reward alone has a formula" in said

@@ -345,7 +345,10 @@ def _below_half(name: str, known: list[str], unknown: list[str]) -> Fault:
 def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tuple[Recipe | None, list[Fault]]:
     """Return the trainer by the sections, and a fault if they are of several or of one without a recipe."""
     sections = {str(key).lower() for key, value in values.items() if isinstance(value, Mapping)}
-    names = {*said_trainers(_of_training(values)), *(sections - _OF_ANY_TRAINER)}
+    # A section of a trainer may be in that of the training: ``training: {orpo: {...}}``.
+    trainings = [each for key, each in values.items() if "train" in str(key) and isinstance(each, Mapping)]
+    inner = {str(key).lower() for each in trainings for key in each}
+    names = {*said_trainers(_of_training(values)), *(sections - _OF_ANY_TRAINER), *(inner & {*OTHER_TRAINERS})}
     named = [each for each in Recipe if each in names]
     others = [each for each in OTHER_TRAINERS if each in names]
     if len(named) > 1:

@@ -214,6 +214,9 @@ _OF_LLAMA_FACTORY = frozenset({"--stage", "--finetuning_type"})
 Its file of releases before 0.8, `src/train_bash.py`, has other defaults, and is not read.
 """
 
+_PROGRAMS = (SWIFT, LLAMA_FACTORY_CLI, AXOLOTL_CLI)
+"""Programs that a launcher starts by their path: ``torchrun $(which swift) sft``."""
+
 _MODULE = ("m", "module")
 
 ACCELERATE_OPTIONS = frozenset(
@@ -318,6 +321,10 @@ def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
     if is_module and value.text in _MODULES_OF_COMMANDS:
         command, program = _MODULES_OF_COMMANDS[value.text]
         return Started(launcher=command, options=options, program=program, arguments=rest, by=launcher)
+    own = next((each for each in _PROGRAMS if rest and each.starts[0].fullmatch(value.text)), None)
+    if own is not None and not is_module:
+        program, arguments = rest[0].value.text, rest[1:]
+        return Started(launcher=own, options=options, program=program, arguments=arguments, by=launcher)
     return Started(
         launcher=launcher,
         options=options,

@@ -13,6 +13,7 @@ from profiler.config.scripts.names import (
     CAUSAL,
     LOADER,
     QUANTISES,
+    Found,
     Where,
     called_name,
     given_argument,
@@ -26,6 +27,10 @@ from profiler.config.trl.argument_keys import KEY_OF, OF_OLD_TRAINERS
 from profiler.config.trl.parts import JobFile
 from profiler.config.trl_releases.facts import NEWEST, RELEASES, TRAINERS
 from profiler.domain.errors import Fault
+from profiler.domain.trials.recipe import Recipe
+
+OLD_LENGTH = "max_seq_length"
+"""The name of `max_length` in `SFTConfig` of trl 0.14 and 0.15."""
 
 _SHOWS = ("print", "info", "debug", "warning", "log", "pprint")
 """Functions that show a value and hand it to nothing."""
@@ -284,3 +289,26 @@ def given_several(tree: ast.Module, expression: ast.expr, calls: Sequence[ast.Ca
         if name in {each.arg for each in function.args.args} and given[1:] and all(name in each for each in given):
             return [each[name] for each in given]
     return []
+
+
+def sets_with_effect(
+    sets: Iterable[tuple[str, ast.expr, bool]], recipe: Recipe | None, found: Found, where: Where
+) -> Iterator[tuple[str, ast.expr, bool]]:
+    """Yield what a script sets on its arguments, without what counts only where they are made.
+
+    `SFTConfig` of trl 0.16 to 0.19 copies `max_seq_length` to `max_length` when it is made (`__post_init__` of
+    `trl/trainer/sft_config.py`), and later ones do not have it: set afterwards, it counts with trl 0.14 and 0.15 alone.
+    By hand, ``args.max_length = 1024`` and ``args.max_seq_length = 8192``: rows of 1,024 tokens.
+    """
+    every = list(sets)
+    is_stated = "max_length" in {**found.values, **found.lines, **{key: None for key, _, _ in every}}
+    for key, value, is_certain in every:
+        if key != OLD_LENGTH or recipe is not Recipe.SFT:
+            yield key, value, is_certain
+        elif is_stated:
+            text = f"max_length ({OLD_LENGTH}, which {where(value.lineno)} sets, counts up to trl 0.15 alone)"
+            found.notes.append(Note(key="max_length", text=text))
+        else:
+            problem = f"is set after the arguments are made ({where(value.lineno)}), which trl 0.14 and 0.15 alone take"
+            hint = "Give max_length= as well, which is 1024 by default in later releases."
+            found.faults.append(Fault(key="max_length", found=OLD_LENGTH, problem=problem, hint=hint))

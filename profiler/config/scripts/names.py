@@ -165,7 +165,7 @@ _LOADED_BY = {"model_init_kwargs": ("dtype", "attn_implementation")}
 
 SCORES = "ForSequenceClassification"
 """The end of classes of models that score rows."""
-
+_SCORES_ROWS = "trains a model that scores rows, and recipe=reward alone has a formula for one"
 
 NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
 
@@ -256,6 +256,11 @@ class Found:
             hint = f"Give {KEY_OF[key]}= as well."
             problem = f"is set to what is not in the file ({where})"
             self.faults.append(Fault(key=KEY_OF[key], found=show(known), problem=problem, hint=hint))
+
+    def refuse_scoring(self, call: ast.Call, classes: object, where: Where) -> None:
+        """Refuse a trained model that scores rows in another recipe, which counts logits of the whole vocabulary."""
+        if classes is CAUSAL and owner_name(call).endswith(SCORES):
+            self.faults.append(Fault(key="config", found=where(call.lineno), problem=_SCORES_ROWS))
 
     def turn_off(self, notes: Iterator[Note]) -> None:
         """State keys as false that notes say are so: ``key=false (why)``."""

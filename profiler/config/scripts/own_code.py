@@ -305,20 +305,20 @@ def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, s
 
 
 def foreign_trainers(
-    tree: ast.Module, trainers: Sequence[ast.Call], configs: Sequence[ast.Call], calls: Sequence[ast.Call], where: Where
+    tree: ast.Module, trainers: Sequence[ast.Call], config: str, calls: Sequence[ast.Call], where: Where
 ) -> Iterator[str]:
     """Return what is wrong with a trainer that is none of trl's, although its name or its arguments are.
 
-    The arguments are those of `of_own_trainers`, and every call that may run.
+    Args are those of `of_own_trainers`, the class of arguments of trl that is made or parsed, and calls that may run.
     """
     called = set(map(called_name, trainers))
     for name, line in _own_trainers(tree, {*TRAINERS, *called}).items():
         if name in called:
             yield f"trains by a class {name} of its own ({where(line)}), which derives from none of trl"
     plain = plain_trainers(tree)
-    for call in [call for call in calls if called_name(call) in plain][: bool(configs and not trainers)]:
+    for call in [call for call in calls if called_name(call) in plain][: bool(config and not trainers)]:
         said = f"{called_name(call)} ({where(call.lineno)})"
-        yield f"gives {called_name(configs[0])} to {said}, which is no trainer of trl"
+        yield f"gives {config} to {said}, which is no trainer of trl"
 
 
 _OF_TRANSFORMERS = ("Trainer", "Seq2SeqTrainer")

@@ -29,6 +29,7 @@ from profiler.config.scripts.adapters import (
     own_arguments,
     plain_arguments,
     second_models,
+    sets_with_effect,
     unused_adapters,
     with_pin,
 )
@@ -129,7 +130,7 @@ class _Script:
         found.refuse_apart(configs, self._called(*self._trainers), self._where)
         for call in () if self._is_of_unsloth else self._called(*self._trainers):
             self._read(call, OF_EARLY_TRAINERS, only=True)
-        self._read_sets(configs)
+        self._read_sets(configs, None if self._is_of_unsloth else recipe)
         found.state_rest(self._literal_or, self._where)
         for call in self._called("ModelConfig"):
             self._read(call, dict.fromkeys(self._unread, ""))
@@ -204,11 +205,11 @@ class _Script:
     def _models(self) -> list[ast.expr]:
         return [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
 
-    def _read_sets(self, configs: Sequence[ast.Call]) -> None:
+    def _read_sets(self, configs: Sequence[ast.Call], recipe: Recipe | None) -> None:
         """Read what the script sets on the arguments after they are made."""
-        own = own_arguments(self._tree, self._called(*self._trainers))
-        made = self._declared.made_by(set(map(called_name, configs)))
-        for key, value, is_certain in self._reached.set_on(made | own):
+        names = own_arguments(self._tree, self._called(*self._trainers))
+        names |= self._declared.made_by(set(map(called_name, configs)))
+        for key, value, is_certain in sets_with_effect(self._reached.set_on(names), recipe, self._found, self._where):
             if is_trl_key(key):
                 self._set(key, value, is_certain=is_certain)
 
@@ -230,9 +231,9 @@ class _Script:
         names = of_run(imported(self._tree), self._tree, self._reached)
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
-        trainers = self._called(*self._trainers)
-        configs = [] if self._is_of_unsloth else self._called(*self._configs)
-        for problem in foreign_trainers(self._tree, trainers, configs, self._calls, self._where):
+        trainers, configs = self._called(*self._trainers), [] if self._is_of_unsloth else self._called(*self._configs)
+        config = next(map(called_name, configs), self._declared.parsed_of_trl)
+        for problem in foreign_trainers(self._tree, trainers, config, self._calls, self._where):
             yield self._refused(problem, f"Give {BY_KEYS}.")
         self._found.notes += of_own_trainers(self._tree, trainers, configs, self._where, self._declared.unseen)
         called = [each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own]
@@ -296,9 +297,8 @@ class _Script:
 
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> bool:
         """Read the loads that reach the trainer, or else all of `classes`; return whether one is of an adapter."""
-        models = self._models()
         is_quantised = self._found.values.get("load_in_4bit") is True
-        trained = trained_model(self._tree, models, self._reached, is_quantised=is_quantised)
+        trained = trained_model(self._tree, self._models(), self._reached, is_quantised=is_quantised)
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             which = f"which {self._where(trained.adapter_line)} loads, and its file says what it is"
             self._found.refuse_adapter(which, " of its adapter_config.json")
@@ -312,6 +312,7 @@ class _Script:
             which = f"of the model that {self._where(trained.unseen_line)} gets, which nothing here makes"
             self._found.refuse_adapter(which, ", or tuning=full")
         for load in loads:
+            self._found.refuse_scoring(load.call, classes, self._where)
             self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             if self._found.read_type(load.call, load.cast, load.line, self._where):
                 self._state(self._found.values, "dtype", UNSTATED_DTYPE)
@@ -369,9 +370,8 @@ class _Script:
             yield key, value, getattr(value, "lineno", expression.lineno)
 
     def _state(self, values: dict[str, object], key: str, value: object) -> None:
-        if value is None and key in LENGTHS and not self._is_of_unsloth:
-            self._found.notes.append(uncut_note(self._name))
         if value is None:
+            self._found.notes += [uncut_note(self._name)] if key in LENGTHS and not self._is_of_unsloth else []
             return
         value = typed(key, value) if isinstance(value, str) and is_flag(key) else value  # of argparse: "true"
         known = values.setdefault(key, value)

@@ -10,7 +10,7 @@ from profiler.config.shell.words import Operator, Token, Word, tokens
 MOST_NESTED = 60
 """Most commands inside each other."""
 
-PROBE_OF_ASCEND = re.compile(
+_PROBE_OF_ASCEND = re.compile(
     r"""import\s+torch_npu\b.*?&&\s*echo\s+([\w.-]+)\s*\|\|\s*echo\s+([\w.-]+)\s*\)""", re.DOTALL
 )
 """A question to the machine whose answer a card of NVIDIA is: whether there is a package for Ascend's."""
@@ -29,8 +29,17 @@ COUNT = re.compile(
 ELEMENT = re.compile(r"""\$\{([A-Za-z_]\w*)\[\s*(?:(\d+)|\$?\{?([A-Za-z_]\w*)\}?)\s*\]\}""")
 """An element of an array, ``${models[0]}`` or ``${models[$i]}``."""
 
+_PATH_OF = re.compile(r"(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+([\w.-]+)\s*[)`]")
+"""Where a program is, which runs as by its name: ``$(which swift)``."""
+
 INDICES = re.compile(r"\$\{!([A-Za-z_]\w*)\[[@*]\]\}")
 """The indices of an array, ``${!models[@]}``."""
+
+
+def answer_of(source: str) -> str | None:
+    """Return what a command says whose answer is known; None for any other. By hand, ``$(which swift)``: swift."""
+    found = _PROBE_OF_ASCEND.search(source) or _PATH_OF.fullmatch(source)
+    return found[found.re.groups] if found else None
 
 
 @dataclass(frozen=True, kw_only=True)

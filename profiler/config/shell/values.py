@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from profiler.config.foreign_text import ForeignTextError, parse_python
-from profiler.config.shell.commands import COUNT, ELEMENT, EXPR, INDICES, LONGEST_PROBE, PROBE_OF_ASCEND, Command
+from profiler.config.shell.commands import COUNT, ELEMENT, EXPR, INDICES, LONGEST_PROBE, Command, answer_of
 from profiler.config.shell.words import (
     COMMAND,
     COPY,
@@ -330,8 +330,8 @@ def _part_value(part: Part, shell: Shell, budget: Budget) -> Value:
             listed = shell.values.get(counted[1]) if counted is not None else None
             if listed is not None:
                 return listed.mapped(lambda text: str(text.count(",") + 1), part.source)
-            probe = PROBE_OF_ASCEND.search(part.source) if is_short else None
-            return Value(text=probe[2]) if probe else Value(text=part.source, is_known=False)
+            answer = answer_of(part.source) if is_short else None
+            return Value(text=part.source, is_known=False) if answer is None else Value(text=answer)
     return _parameter(part, shell, budget)
 
 

@@ -96,8 +96,13 @@ _SAY_TRAINER = frozenset(
 _SAID: Mapping[str, str] = {
     **dict.fromkeys(("rm", "reward_model", "reward_modeling"), Recipe.REWARD),
     "ipo": Recipe.DPO,
+    **dict.fromkeys(("simpo", "alphapo"), "cpo"),
+    "apo_zero_unpaired": Recipe.KTO,
 }
-"""Other words for trainers. IPO is a loss of that of DPO."""
+"""Other words for trainers. IPO is a loss of that of DPO, SimPO and AlphaPO are of that of CPO."""
+
+_LOSSES_OF_OTHERS = frozenset({"simpo", "alphapo", "cpo", "orpo", "kto", "apo_zero_unpaired"})
+"""Values of `loss_type` that say a trainer of pairs: of `CPOConfig` and `KTOConfig` of trl 1.16, and of users."""
 
 
 def said_trainers(values: Mapping[str, object]) -> list[str]:
@@ -106,12 +111,15 @@ def said_trainers(values: Mapping[str, object]) -> list[str]:
     Args:
         values: The keys, or their paths.
     """
-    texts = [
-        value for key, value in values.items() if key.rpartition(".")[2] in _SAY_TRAINER and isinstance(value, str)
-    ]
+    texts = [value for key, value in values.items() if isinstance(value, str) and _says_trainer(key, value)]
     words = [re.sub(r"[_ -]?trainer$", "", each.lower()).replace("-", "_").replace(" ", "_") for each in texts]
     named = dict.fromkeys(_SAID.get(each, each) for each in words)
     return [each for each in named if each in OTHER_TRAINERS or each in set(Recipe)]
+
+
+def _says_trainer(path: str, value: object) -> bool:
+    key = path.rpartition(".")[2]
+    return key in _SAY_TRAINER or (key == "loss_type" and value in _LOSSES_OF_OTHERS)
 
 
 _OF_ANOTHER = f"is a trainer of trl that has no recipe here; the recipes are {', '.join(Recipe)}"
@@ -178,7 +186,7 @@ def _generates(values: Mapping[str, object]) -> bool:
 
     By hand: ``max_completion_length`` next to ``max_length``, which `GRPOConfig` does not have, is of pairs.
     """
-    found = GENERATION_KEYS & values.keys()
+    found = GENERATION_KEYS & values.keys() if str(values.get("loss_type")) not in _LOSSES_OF_OTHERS else frozenset()
     return bool(found - _OF_PAIRS) or (bool(found) and not _has_pairs(values))
 
 
@@ -196,7 +204,7 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
     A file without a key of any trainer is taken for GRPO.
     """
     generates, said = _generates(values), said_trainers(values)
-    for key in () if generates else sorted(_SAY_TRAINER & values.keys()):
+    for key in () if generates else sorted({*_SAY_TRAINER, "loss_type"} & values.keys()):
         if any(each in OTHER_TRAINERS for each in said_trainers({key: values[key]})):
             return Recipe.GRPO, [Fault(key=key, found=show(values[key]), problem=_OF_ANOTHER)]
     for other in OTHERS:
