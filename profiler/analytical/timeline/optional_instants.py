@@ -1,13 +1,14 @@
 """Instants that only some trials have: those of a critic, and of an evaluation.
 
-Instants of an evaluation: trl generates, scores and computes the loss of one batch at a time, without gradients.
+An evaluation computes the loss of whole batches, without gradients, dropout and checkpointing; of completions that are
+generated and rewarded before. The rows or completions of the last step of training are still there.
 
-Source: `prediction_step` and `_prepare_inputs` of `GRPOTrainer` in trl 1.16. A batch of an evaluation is generated and
-passed through the model whole. The completions of the last training batch are still there.
+Source: `prediction_step` of trl's trainers, 1.16, `evaluation_loop` and `_run_epoch` (`batch_samples`) of transformers.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.models.trained import element_bytes
@@ -38,6 +39,7 @@ from profiler.analytical.timeline.instants import (
     state,
     workspace_in_step,
 )
+from profiler.analytical.timeline.recipes.of_data import data_inputs, data_rows, labels_of
 from profiler.analytical.timeline.step_instants import (
     engine_rollout_instants,
     layer_without_gradient,
@@ -155,7 +157,7 @@ _NAMES = {
 def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
     """Return the instants of an evaluation between two optimizer steps; none if the trial has no evaluation.
 
-    Log-probabilities of a reference or of an earlier policy need as much as the loss.
+    A reference, an earlier policy, or the KL term of KTO needs at most as much as the loss.
 
     Args:
         spec: The trial.
@@ -164,24 +166,28 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     """
     if spec.per_device_eval_batch_size is None:
         return ()
-    evaluated = _evaluated(spec, spec.per_device_eval_batch_size)
+    evaluated, shape = _evaluated(spec, spec.per_device_eval_batch_size), _undropped(architecture)
     present = {
         **persistent,
         Category.OPTIMIZER_STATE: both_states(spec, architecture, state(spec, architecture)),
         Category.INPUTS: _both_inputs(spec, evaluated, architecture, persistent[Category.INPUTS].size),
     }
-    scoring = added(present, {Category.ENGINE: resident_engine(spec, architecture)})
-    rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
-    instants = (
-        *rollout(evaluated, architecture, present),
-        *reward_instants(evaluated, architecture, scoring),
-        *scored_without_gradient(evaluated, architecture, scoring, generated_micro_batch(evaluated)),
-    )
+    if spec.recipe.facts.has_rollout:
+        batch = generated_micro_batch(evaluated)
+        scoring = added(present, {Category.ENGINE: resident_engine(spec, shape)})
+        rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
+        before = (*rollout(evaluated, shape, present), *reward_instants(evaluated, shape, scoring))
+    else:
+        batch, before = data_rows(evaluated, evaluated.per_device_train_batch_size), ()
+        scoring = added(present, labels_of(evaluated, batch))
+    instants = (*before, *scored_without_gradient(evaluated, shape, scoring, batch))
     return tuple(replace(each, phase=Phase.EVALUATION, name=_NAMES[each.phase]) for each in instants)
 
 
 def _both_inputs(spec: TrialKeys, evaluated: TrialKeys, architecture: DecoderShape, of_training: Count) -> Term:
-    """Return the inputs of the last generation batch of training and of a batch of the evaluation."""
+    """Return the inputs of the last step of training, or its generation batch, and of a batch of the evaluation."""
+    if not spec.recipe.facts.has_rollout:
+        return data_inputs(evaluated).including(Term(of_training))
     size = of_training + generated_inputs(evaluated).size + image_input_bytes(evaluated, architecture)
     rows = spec.generation_batch_size + evaluated.generation_batch_size
     return Term(size, lambda: inputs_text(rows))
@@ -195,4 +201,10 @@ def _evaluated(spec: TrialKeys, rows: Count) -> TrialKeys:
         steps_per_generation=1,
         per_device_train_batch_size=rows,
         generation_batch_size=rows,
+        lora_dropout=0.0,
     )
+
+
+def _undropped(architecture: DecoderShape) -> DecoderShape:
+    kinds = tuple(map(_undropped, architecture.first_layers))
+    return cast("DecoderShape", replace(cast("Any", architecture), attention_dropout=0.0, first_layers=kinds))

@@ -33,6 +33,7 @@ from profiler.analytical.timeline.recipes.of_data import (
     data_micro_batch,
     dpo_instants,
     kto_instants,
+    persistent_of_data,
     single_pass_instants,
 )
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
@@ -137,7 +138,10 @@ def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant
     architecture = model_of_recipe(spec.recipe, architecture)
     loaded, spec = spec, in_engine_type(spec)
     alone = of_one_gpu(spec)
-    instants = _with_kept_copy(alone, architecture, _step(spec.recipe).instants(alone, architecture))
+    instants = _step(spec.recipe).instants(alone, architecture)
+    if not spec.recipe.facts.has_rollout:
+        instants += evaluation_instants(alone, architecture, persistent_of_data(alone, architecture))
+    instants = _with_kept_copy(alone, architecture, instants)
     if loaded is not spec and spec.zero_stage != ZERO_OF_WEIGHTS:  # the model is on the card before DeepSpeed has it
         after = (each for each in instants if each.phase is not Phase.LOAD)
         instants = (*load_instants(loaded, architecture), *after)
