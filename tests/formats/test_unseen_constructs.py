@@ -97,7 +97,7 @@ def test_rows_for_an_evaluation_are_there_wherever_they_are(tmp_path, rows):
     found = facts_of(read(tmp_path, "run.sh", SWIFT.replace("HOW", rows), "model=qwen3-0.6b"))
     notes = " ".join(found["notes"])
     assert ("rows for an evaluation (val_dataset=$" in notes) is bool(rows)
-    assert ("evaluation (batches of 1;" in notes) is bool(rows)
+    assert found["trial"]["per_device_eval_batch_size"] == (1 if rows else None)
     assert found["trial"]["max_length"] == 512
 
 

@@ -48,7 +48,8 @@ from profiler.analytical.replayed.requests import (
 )
 from profiler.analytical.replayed.sharing import Alone, Replicas, Units
 from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, workspace
-from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, precomputed_batch
+from profiler.analytical.timeline.optional_instants import as_evaluated, without_dropout
+from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, data_rows, precomputed_batch
 from profiler.analytical.timeline.recipes.registry import of_one_gpu
 from profiler.analytical.timeline.training_pass import final_norm
 from profiler.domain.trials.recipe import Recipe
@@ -70,7 +71,7 @@ def has_replay(spec: TrialKeys) -> bool:
         and not (spec.precompute_ref_log_probs and spec.distributed_type is DistributedType.FSDP)
         and spec.cp_size in (None, 1)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
-        and spec.per_device_eval_batch_size is None
+        and (spec.per_device_eval_batch_size is None or not spec.recipe.facts.has_rollout)
         and not spec.use_liger_kernel
     )
 
@@ -116,6 +117,7 @@ class Program:
         self.sharing = _sharing_of(requests, spec, architecture, shared=shared)
         self._layers, self._block = all_layers(architecture), block_of(spec)
         self._known, self._checkpoints = KnownLayers(spec, architecture), spec.gradient_checkpointing
+        self._evaluated = all_layers(without_dropout(architecture)), KnownLayers(as_evaluated(spec), architecture)
         self._trains_all = trains_everything(spec)
         self._head = Head(requests, spec, architecture)
         self._workspace = blocks(of_one_thread(workspace(spec.gpu, self._block)).size)
@@ -150,6 +152,16 @@ class Program:
                 else:
                     self._train_on_rows(data_micro_batch(spec), is_first=number == 0, empties=empties)
             self._update()
+            if spec.per_device_eval_batch_size is not None:
+                self._evaluate(data_rows(spec, spec.per_device_eval_batch_size))
+
+    def _evaluate(self, batch: Batch) -> None:
+        """Compute the loss of a batch of an evaluation, next to the rows of the last step; a reference needs less."""
+        (self._layers, self._known), self._evaluated = self._evaluated, (self._layers, self._known)
+        self.requests.set("evaluated", blocks(data_inputs(as_evaluated(self._spec)).size))
+        self._score(batch, adapted=True)
+        self.requests.drop("evaluated")
+        (self._layers, self._known), self._evaluated = self._evaluated, (self._layers, self._known)
 
     def _generate(self, rollouts: Rollouts, step: int, number: int) -> None:
         """Generate and score completions, if a micro-batch is the first of its generation."""

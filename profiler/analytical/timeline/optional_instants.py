@@ -142,9 +142,8 @@ def _before_a_step(spec: TrialKeys, architecture: DecoderShape, persistent: Term
 
 
 def _scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
-    element = element_bytes(spec).weight
-    tensors, decay = critic_tensors(architecture), spec.weight_decay
-    return optimizer_scratch(spec.optim, tensors, element, block_of(spec), weight_decay=decay)
+    tensors, element = critic_tensors(architecture), element_bytes(spec).weight
+    return optimizer_scratch(spec.optim, tensors, element, block_of(spec), weight_decay=spec.weight_decay)
 
 
 _NAMES = {
@@ -166,7 +165,7 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     """
     if spec.per_device_eval_batch_size is None:
         return ()
-    evaluated, shape = _evaluated(spec, spec.per_device_eval_batch_size), _undropped(architecture)
+    evaluated, shape = as_evaluated(spec), without_dropout(architecture)
     present = {
         **persistent,
         Category.OPTIMIZER_STATE: both_states(spec, architecture, state(spec, architecture)),
@@ -193,18 +192,19 @@ def _both_inputs(spec: TrialKeys, evaluated: TrialKeys, architecture: DecoderSha
     return Term(size, lambda: inputs_text(rows))
 
 
-def _evaluated(spec: TrialKeys, rows: Count) -> TrialKeys:
+def as_evaluated(spec: TrialKeys) -> TrialKeys:
     """Return a trial whose batch is that of an evaluation, generated at once."""
     return with_keys(
         spec,
         gradient_accumulation_steps=1,
         steps_per_generation=1,
-        per_device_train_batch_size=rows,
-        generation_batch_size=rows,
+        per_device_train_batch_size=spec.per_device_eval_batch_size,
+        generation_batch_size=spec.per_device_eval_batch_size,
         lora_dropout=0.0,
     )
 
 
-def _undropped(architecture: DecoderShape) -> DecoderShape:
-    kinds = tuple(map(_undropped, architecture.first_layers))
+def without_dropout(architecture: DecoderShape) -> DecoderShape:
+    """Return a model whose attention drops nothing."""
+    kinds = tuple(map(without_dropout, architecture.first_layers))
     return cast("DecoderShape", replace(cast("Any", architecture), attention_dropout=0.0, first_layers=kinds))
