@@ -6,7 +6,7 @@ generated and rewarded before. The rows or completions of the last step of train
 Source: `prediction_step` of trl's trainers, 1.16, `evaluation_loop` and `_run_epoch` (`batch_samples`) of transformers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -39,7 +39,6 @@ from profiler.analytical.timeline.instants import (
     state,
     workspace_in_step,
 )
-from profiler.analytical.timeline.recipes.of_data import data_inputs, data_rows, labels_of
 from profiler.analytical.timeline.step_instants import (
     engine_rollout_instants,
     layer_without_gradient,
@@ -153,7 +152,12 @@ _NAMES = {
 }
 
 
-def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
+def evaluation_instants(
+    spec: TrialKeys,
+    architecture: DecoderShape,
+    persistent: Terms,
+    rows_of: Callable[[TrialKeys], tuple[Batch, Count]] | None = None,
+) -> tuple[Instant, ...]:
     """Return the instants of an evaluation between two optimizer steps; none if the trial has no evaluation.
 
     A reference, an earlier policy, or the KL term of KTO needs at most as much as the loss.
@@ -162,34 +166,29 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
         spec: The trial.
         architecture: Its model.
         persistent: The memory that is present after the first optimizer step.
+        rows_of: Returns a micro-batch of rows of data, and the bytes of its inputs; None if completions are generated.
     """
     if spec.per_device_eval_batch_size is None:
         return ()
     evaluated, shape = as_evaluated(spec), without_dropout(architecture)
-    present = {
-        **persistent,
-        Category.OPTIMIZER_STATE: both_states(spec, architecture, state(spec, architecture)),
-        Category.INPUTS: _both_inputs(spec, evaluated, architecture, persistent[Category.INPUTS].size),
-    }
-    if spec.recipe.facts.has_rollout:
+    state_of_all = both_states(spec, architecture, state(spec, architecture))
+    present: Terms = {**persistent, Category.OPTIMIZER_STATE: state_of_all}
+    before: tuple[Instant, ...] = ()
+    if rows_of is not None:
+        batch, own = rows_of(evaluated)
+        both_batches = Term(persistent[Category.INPUTS].size + own, lambda: "rows of both batches, as int64")
+        scoring: Terms = {**present, Category.INPUTS: both_batches}
+    else:
+        size = generated_inputs(evaluated).size + image_input_bytes(evaluated, architecture)
+        rows = spec.generation_batch_size + evaluated.generation_batch_size
+        inputs = Term(persistent[Category.INPUTS].size + size, lambda: inputs_text(rows))
+        present = {**present, Category.INPUTS: inputs}
         batch = generated_micro_batch(evaluated)
-        scoring = added(present, {Category.ENGINE: resident_engine(spec, shape)})
+        scoring = added(present, {Category.ENGINE: resident_engine(spec, architecture)})
         rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
         before = (*rollout(evaluated, shape, present), *reward_instants(evaluated, shape, scoring))
-    else:
-        batch, before = data_rows(evaluated, evaluated.per_device_train_batch_size), ()
-        scoring = added(present, labels_of(evaluated, batch))
     instants = (*before, *scored_without_gradient(evaluated, shape, scoring, batch))
     return tuple(replace(each, phase=Phase.EVALUATION, name=_NAMES[each.phase]) for each in instants)
-
-
-def _both_inputs(spec: TrialKeys, evaluated: TrialKeys, architecture: DecoderShape, of_training: Count) -> Term:
-    """Return the inputs of the last step of training, or its generation batch, and of a batch of the evaluation."""
-    if not spec.recipe.facts.has_rollout:
-        return data_inputs(evaluated).including(Term(of_training))
-    size = of_training + generated_inputs(evaluated).size + image_input_bytes(evaluated, architecture)
-    rows = spec.generation_batch_size + evaluated.generation_batch_size
-    return Term(size, lambda: inputs_text(rows))
 
 
 def as_evaluated(spec: TrialKeys) -> TrialKeys:
