@@ -193,8 +193,8 @@ class _Container:
     anchor: str | None
     nodes_before: int
     is_mapping: bool
-    values: dict[_Plain, _Plain | None] = field(default_factory=dict)
-    """Values so far, by key; None for a list, a mapping or an alias."""
+    values: dict[_Plain, tuple[_Plain | None, int]] = field(default_factory=dict)
+    """Values so far, by key, with their lines; None for a list, a mapping or an alias."""
     key: _Plain | None = None
     """The key whose value comes next; None if it is no plain text."""
     awaits_key: bool = True
@@ -243,10 +243,13 @@ class _Size:
         if mapping.awaits_key:
             mapping.key = plain if plain is not None and plain[0] != _MERGE else None
         elif mapping.key is not None:
-            if mapping.key in mapping.values and (plain is None or mapping.values[mapping.key] != plain):
-                line = f", again in line {event.start_mark.line + 1}" if event.start_mark is not None else ""
-                raise ForeignTextError(f"has the key '{mapping.key[0]}' twice{line}")
-            mapping.values[mapping.key] = plain
+            line, (before, first) = (
+                1 + getattr(event.start_mark, "line", 0),
+                mapping.values.get(mapping.key, (plain, 0)),
+            )
+            if first and (plain is None or before != plain):
+                raise ForeignTextError(f"has the key '{mapping.key[0]}' twice, in lines {first} and {line}")
+            mapping.values[mapping.key] = plain, line
         mapping.awaits_key = not mapping.awaits_key
 
     def _repeated(self, anchor: str | None) -> int:
