@@ -10,6 +10,7 @@ from profiler.analytical.estimate import estimate, phase_instants, with_replay
 from profiler.analytical.formulas.models.weights import reward_models
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.optional_instants import without_dropout
 from profiler.config.models.lookup import builtin_architecture
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.memory import GIB, Category, Phase
@@ -175,9 +176,10 @@ def test_an_evaluation_of_rows_adds_a_phase_and_changes_no_other(keys):
     assert more.total_bytes > evaluated.total_bytes
 
 
-def test_nothing_is_dropped_or_checkpointed_in_an_evaluation():
+@pytest.mark.parametrize("tokens", [64, 2048], ids=["the head is the peak", "attention is the peak"])
+def test_nothing_is_dropped_or_checkpointed_in_an_evaluation(tokens):
     lora = {"tuning": Tuning.LORA, "lora_rank": 8, "lora_alpha": 16, "lora_target_modules": ("down_proj",)}
-    eager = replace(rows_spec(**lora, logprobs=Logprobs.FUSED, max_length=64), attn_implementation=Attention.EAGER)
+    eager = replace(rows_spec(**lora, logprobs=Logprobs.FUSED, max_length=tokens), attn_implementation=Attention.EAGER)
     kinds = [replace(POLICY, attention_dropout=part) for part in (0.0, 0.5)]
     found = {
         phase_instants(replace(eager, lora_dropout=part, gradient_checkpointing=checkpoints), kind)[
@@ -188,6 +190,7 @@ def test_nothing_is_dropped_or_checkpointed_in_an_evaluation():
         for kind in kinds
     }
     assert len(found) == 1
+    assert without_dropout(kinds[1]) == kinds[0]
 
 
 def test_the_reference_of_rows_to_evaluate_runs_before_training():
