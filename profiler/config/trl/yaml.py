@@ -95,7 +95,7 @@ def trl_arguments(spec: TrialSpec) -> dict[str, object]:
             name: value for name, value in values.items() if name in ("use_vllm", "vllm_mode") or "vllm" not in name
         }
     if spec.per_device_eval_batch_size is not None and spec.recipe in OF_DATA:
-        # A file states it without an evaluation too, so it is no name of the key.
+        # Not a name of the key: a file without an evaluation states it too.
         values["per_device_eval_batch_size"] = spec.per_device_eval_batch_size
     values["model_name_or_path"] = checkpoint(spec.model)
     for name in ("fp16", "weight_decay"):
