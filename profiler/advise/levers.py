@@ -95,6 +95,11 @@ def _micro_batches(spec: TrialSpec) -> Iterator[Change]:
         yield change
 
 
+def _evaluations(spec: TrialSpec) -> Iterator[Change]:
+    rows = spec.per_device_eval_batch_size or 1
+    yield from ({"per_device_eval_batch_size": rows // factor} for factor in _divisors(rows))
+
+
 def _generation_batches(spec: TrialSpec) -> Iterator[Change]:
     """Yield fewer completions at once, in whole groups and whole parts of an optimizer step."""
     for factor in _divisors(spec.steps_per_generation):
@@ -279,6 +284,13 @@ LEVERS: tuple[Lever, ...] = (
         recipes=GENERATING,
     ),
     Lever(
+        name="smaller batches of the evaluation",
+        hurts=Hurts.TIME,
+        costs="time of the evaluation",
+        changes=_evaluations,
+        recipes=OF_DATA,
+    ),
+    Lever(
         name="smaller micro-batches, same effective batch",
         hurts=Hurts.TIME,
         costs="time, where a smaller batch uses the GPU less",
@@ -357,12 +369,7 @@ LEVERS: tuple[Lever, ...] = (
         costs="only adapters learn; use a learning rate about ten times as high",
         changes=_lora,
     ),
-    Lever(
-        name="lower LoRA rank",
-        hurts=Hurts.TRAINING,
-        costs="adapters that can learn less",
-        changes=_lower_rank,
-    ),
+    Lever(name="lower LoRA rank", hurts=Hurts.TRAINING, costs="adapters that can learn less", changes=_lower_rank),
     Lever(
         name="shorter completions",
         hurts=Hurts.TRAINING,
@@ -371,11 +378,7 @@ LEVERS: tuple[Lever, ...] = (
         recipes=GENERATING,
     ),
     Lever(
-        name="shorter rows",
-        hurts=Hurts.TRAINING,
-        costs="longer rows are cut",
-        changes=_shorter_rows,
-        recipes=OF_DATA,
+        name="shorter rows", hurts=Hurts.TRAINING, costs="longer rows are cut", changes=_shorter_rows, recipes=OF_DATA
     ),
     Lever(
         name="fewer completions per prompt",
@@ -390,11 +393,6 @@ LEVERS: tuple[Lever, ...] = (
         costs="the base model is rounded to 4 bits, and each product unpacks it",
         changes=_qlora,
     ),
-    Lever(
-        name="a smaller model of the same family",
-        hurts=Hurts.MODEL,
-        costs="a weaker model",
-        changes=_smaller_model,
-    ),
+    Lever(name="a smaller model of the same family", hurts=Hurts.MODEL, costs="a weaker model", changes=_smaller_model),
 )
 """All levers, what hurts least first."""

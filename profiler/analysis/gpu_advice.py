@@ -21,6 +21,7 @@ _BY_PHASE = {
     "and logits",
     Phase.BACKWARD: "half of per_device_train_batch_size with twice gradient_accumulation_steps shrinks activations "
     "and logits",
+    Phase.EVALUATION: "a smaller per_device_eval_batch_size shrinks the logits of an evaluation",
     Phase.OPTIMIZER: "optim=adamw_8bit or LoRA shrinks the states of the optimizer",
 }
 

@@ -193,8 +193,8 @@ class _Container:
     anchor: str | None
     nodes_before: int
     is_mapping: bool
-    values: dict[_Plain, _Plain | None] = field(default_factory=dict)
-    """Values so far, by key; None for a list, a mapping or an alias."""
+    values: dict[_Plain, tuple[int, _Plain | None]] = field(default_factory=dict)
+    """Values so far, by key, with their lines; None for a list, a mapping or an alias."""
     key: _Plain | None = None
     """The key whose value comes next; None if it is no plain text."""
     awaits_key: bool = True
@@ -243,14 +243,14 @@ class _Size:
         if mapping.awaits_key:
             mapping.key = plain if plain is not None and plain[0] != _MERGE else None
         elif mapping.key is not None:
-            if mapping.key in mapping.values and (plain is None or mapping.values[mapping.key] != plain):
-                line = f", again in line {event.start_mark.line + 1}" if event.start_mark is not None else ""
-                raise ForeignTextError(f"has the key '{mapping.key[0]}' twice{line}")
-            mapping.values[mapping.key] = plain
+            (first, before), at = mapping.values.get(mapping.key, (0, plain)), getattr(event.start_mark, "line", 0)
+            if first and (plain is None or before != plain):
+                raise ForeignTextError(f"has the key '{mapping.key[0]}' twice, in lines {first} and {at + 1}")
+            mapping.values[mapping.key] = at + 1, plain
         mapping.awaits_key = not mapping.awaits_key
 
     def _repeated(self, anchor: str | None) -> int:
-        if any(container.anchor == anchor for container in self._open):
+        if any(each.anchor == anchor for each in self._open):
             raise ForeignTextError(f"contains itself, by its alias *{anchor}")
         return self._anchored.get(anchor or "", 1)
 

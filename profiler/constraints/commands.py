@@ -25,7 +25,7 @@ from profiler.domain.architectures.families import family_of
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.machines.extras import simulation_hint
 from profiler.domain.trials.optimizers import Optimizer, State
-from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.recipe import OF_DATA, Recipe
 from profiler.domain.trials.trial import (
     SHARDED,
     ZERO_OF_WEIGHTS,
@@ -177,6 +177,7 @@ _PAIRS = one_of(Recipe.DPO, Recipe.KTO)
 _OWN_REFERENCE = {"tuning": _ADAPTERS, "logprobs": other_than(Logprobs.PAIRS_WIDENED)}  # without its adapters
 _NORMS = Dtype.FLOAT32_NORMS
 _TRAINED_BY = {Dtype.BFLOAT16_LAYERS: "axolotl", _NORMS: "QLoRA of trl 0.14 to 0.25"}
+_NO_EVALUATION = "Leave out per_device_eval_batch_size."
 _FAILS_IN_TORCH = "Set it to false: such trials of trl's trainers fail in torch, in a sweep too."
 
 
@@ -240,41 +241,28 @@ def _mixture(
     return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: _is_mixture(m) and only(m))
 
 
-def _linear(values: Mapping[str, object], hint: Text = _simulate) -> Constraint:
-    """Return a constraint of models with linear attention."""
-    problem = "has no closed-form estimate with {model.model_type}, which has linear attention"
-    return _closed_form({**values, "model": anything}, problem, hint, model=lambda m: m.has_linear_attention)
-
-
-def _wide_global(values: Mapping[str, object], hint: Text = _simulate) -> Constraint:
-    """Return a constraint of models whose layers have heads of several widths."""
-    problem = "has no closed-form estimate with {model.model_type}, whose layers have heads of several widths"
-    only = {**values, "model": anything}
-    return _closed_form(
-        only, problem, hint, model=lambda m: any(m.head_dim != kind.head_dim for kind in m.first_layers)
-    )
-
-
 def _lacks_liger(architecture: Architecture) -> bool:
     return not family_of(architecture.model_type).has_liger_formula
 
 
-def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
-    """Return a constraint of models with a vision tower."""
-    problem = "has no closed-form estimate with a model that sees images, by the vision tower of {model.model_type}"
-    return _closed_form({key: value, "model": anything}, problem, hint, model=has_tower)
+def _with(models: str, are: Callable[[Architecture], bool], hint: Text = _simulate) -> Callable[..., Constraint]:
+    """Return a function that returns a constraint of some models: of a key, a value of it, and another hint."""
+
+    def constraint(key: str, value: object, hint: Text = hint) -> Constraint:
+        problem = f"has no closed-form estimate with {models}"
+        return _closed_form({key: value, "model": anything}, problem, hint, model=are)
+
+    return constraint
 
 
-def _idle(key: str, value: object, hint: Text = RUN_SCRIPT) -> Constraint:
-    """Return a constraint of models with a vision tower that rows of text pass by."""
-    problem = "has no closed-form estimate with a vision tower that rows of text pass by ({model.model_type})"
-    return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: bool(m.idle))
-
-
-def _second_inputs(key: str, value: object, hint: Text = _simulate) -> Constraint:
-    """Return a constraint of models whose layers have a second input."""
-    problem = "has no closed-form estimate with embeddings for each layer ({model.model_type})"
-    return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: bool(m.layer_inputs))
+_linear = _with("{model.model_type}, which has linear attention", attrgetter("has_linear_attention"))
+_wide_global = _with(
+    "{model.model_type}, whose layers have heads of several widths",
+    lambda m: any(m.head_dim != kind.head_dim for kind in m.first_layers),
+)
+_tower = _with("a model that sees images, by the vision tower of {model.model_type}", has_tower, RUN_SCRIPT)
+_idle = _with("a vision tower that rows of text pass by ({model.model_type})", lambda m: bool(m.idle), RUN_SCRIPT)
+_second_inputs = _with("embeddings for each layer ({model.model_type})", lambda m: bool(m.layer_inputs))
 
 
 CLOSED_FORM = (
@@ -322,6 +310,8 @@ CLOSED_FORM = (
     # Shards and buckets are not rounded: two to nine per cent too low.
     _sharded({"alloc_conf": lambda text: "roundup_power2" in text}, "Leave out roundup_power2_divisions."),
     _sharded({"optim": _OTHER_STATES}),
+    # What a forward of an evaluation gathers was not compared.
+    _sharded({"per_device_eval_batch_size": stated, "recipe": one_of(*OF_DATA)}, _NO_EVALUATION),
     _sharded({"logprobs": other_than(*_KNOWN_LOGPROBS, *_IN_CHUNKS)}),
     _sharded({"logprobs": one_of(*_IN_CHUNKS), "zero_stage": stated}),
     # axolotl has both types in full training with autocast alone, and changes them for FlashAttention.
@@ -332,6 +322,12 @@ CLOSED_FORM = (
     *(_in_two_types("bf16", False, each) for each in _TRAINED_BY),
     _in_two_types("logprobs", other_than(Logprobs.NLL, Logprobs.PAIRS_OF_ROWS)),
     _in_two_types("attn_implementation", Attention.FLASH_ATTENTION_2),
+    # The evaluation of other programs was not read.
+    _closed_form(
+        {"per_device_eval_batch_size": stated, "logprobs": lambda each: not each.is_of_trl},
+        "has no closed-form estimate together with logprobs={spec.logprobs}, which is of another program than trl",
+        _NO_EVALUATION,
+    ),
     # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.
     _closed_form(
         {"lora_dropout": other_than(0), "lora_target_modules": anything, "model": anything},
@@ -362,16 +358,16 @@ CLOSED_FORM = (
         found=lambda case: ",".join(sorted(case.spec.lora_target_modules or ())),
     ),
     # Without autocast in bfloat16, the delta rule saves other tensors.
-    _linear({"dtype": _NOT_BFLOAT16}),
-    _linear({"bf16": False}),
-    _linear({"critic": True}),
+    _linear("dtype", _NOT_BFLOAT16),
+    _linear("bf16", False),
+    _linear("critic", True),
     # vLLM keeps states in blocks of another size, of which nothing was measured.
-    _linear({"use_vllm": True}, "Use use_vllm=false."),
-    _linear({"distributed_type": DistributedType.DEEPSPEED}, _emulate),
+    _linear("use_vllm", True, "Use use_vllm=false."),
+    _linear("distributed_type", DistributedType.DEEPSPEED, _emulate),
     _closed_form({"distributed_type": DistributedType.FSDP, "model": anything}, _LACKS, _NOT_FSDP, model=_lacks_layers),
-    _linear({"use_liger_kernel": True}, "Use use_liger_kernel=false."),
-    _wide_global({"use_vllm": True}, "Use use_vllm=false."),
-    _wide_global({"distributed_type": DistributedType.DEEPSPEED}, _emulate),
+    _linear("use_liger_kernel", True, "Use use_liger_kernel=false."),
+    _wide_global("use_vllm", True, "Use use_vllm=false."),
+    _wide_global("distributed_type", DistributedType.DEEPSPEED, _emulate),
     _closed_form(
         {"use_liger_kernel": True, "model": anything},
         "has no closed-form estimate with {model.model_type}, for which Liger has other kernels or none",

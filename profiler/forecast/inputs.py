@@ -166,9 +166,9 @@ class EvaluationPlan:
         )
 
     def estimated(self, spec: TrialSpec) -> TrialSpec:
-        """Return a trial whose estimate has the evaluations, where it knows them: those that generate."""
-        each, at_once = self.when.num_generations_eval, self.when.per_device_eval_batch_size
-        return spec if each is None else replace(spec, per_device_eval_batch_size=min(at_once, each * self.rows))
+        """Return a trial whose estimate has the evaluations."""
+        each, at_once = self.when.num_generations_eval or 1, self.when.per_device_eval_batch_size
+        return replace(spec, per_device_eval_batch_size=min(at_once, each * self.rows))
 
 
 def evaluation_plan(

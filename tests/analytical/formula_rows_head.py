@@ -35,7 +35,7 @@ from profiler.analytical.formulas.head import (
 )
 from profiler.analytical.formulas.models.trained import waiting_logits
 from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling, state_bytes
-from profiler.analytical.formulas.sizes.quantities import Term
+from profiler.analytical.formulas.sizes.quantities import HeadBytes, Term
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import generated_inputs
 from profiler.domain.architectures.architecture import LinearAttention
@@ -72,6 +72,10 @@ def logged(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     return found
 
 
+def evaluated(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
+    return score_scratch(spec, architecture, batch, in_model=True)
+
+
 def _of_labels(logprobs: Logprobs, bf16: bool, is_: int) -> tuple[Row, ...]:
     spec = replace(FULL, logprobs=logprobs, bf16=bf16)
     why = "2 rows of 11: 8,800 B in float32, 4,400 B in bfloat16, 8,000 B of a copy; entropy of 3 tensors"
@@ -79,6 +83,10 @@ def _of_labels(logprobs: Logprobs, bf16: bool, is_: int) -> tuple[Row, ...]:
         row(head_forward_scratch, spec, TOY, LABELLED, part="logits", is_=4_400 + 8_800, why=why),
         row(head_forward_scratch, spec, TOY, LABELLED, part="activations", is_=352, why=why),
         row(logged, spec, TOY, LABELLED, is_=is_, why=why),
+        row(evaluated, spec, TOY, LABELLED, part="logits", is_=4_400 + 2 * 8_800, why=f"{why}; and a log-softmax"),
+        row(evaluated, spec, TOY, LABELLED, part="activations", is_=352, why="T x H, while the model computes"),
+        row(score_scratch, spec, TOY, LABELLED, part="logits", is_=max(4_400 + 2 * 8_800, is_), why=why),
+        row(score_scratch, spec, TOY, LABELLED, part="activations", is_=0, why="gone with the model's forward"),
         row(head_saved, spec, TOY, LABELLED, part="logits", is_=8_800, why=why),
         row(head_backward_scratch, spec, TOY, LABELLED, part="logits", is_=2 * 8_800, why=why),
     )

@@ -333,7 +333,7 @@ CONFIGS = (
     config("null: null", says="config= … has 1 of 1 keys that trl does not have (None)"),
     config("model_name_or_path: tiny\nfinetuning_type: lora", says="do_train= … is not true, so LLaMA-Factory"),
     config("? {a: 1}\n: 2", says="config= … is not valid"),
-    config("seed: 1\nseed: 2", says="config= … has the key 'seed' twice, again in line 2"),
+    config("seed: 1\nseed: 2", says="config= … has the key 'seed' twice, in lines 1 and 2"),
     config("---\nseed: 1\n---\nseed: 2", says="config= … has several YAML documents, and one is allowed"),
     config("a: \x07", says="config= … is not valid"),
     config("a: '" + "x" * 2_000_000 + "'", says="config= … cannot be read"),

@@ -369,7 +369,7 @@ FILES = (
     grid(PACKAGE + "axes: !!python/object:os.system {}", says="grid= … cannot be composed: its file is not valid"),
     grid(
         PACKAGE + "seed: 1\nseed: 2",
-        says="grid= … cannot be composed: its file has the key 'seed' twice, again in line 3",
+        says="grid= … cannot be composed: its file has the key 'seed' twice, in lines 2 and 3",
     ),
     grid(
         PACKAGE + "seed: 1\n---\nseed: 2",

@@ -129,6 +129,7 @@ RARE: Sequence[Values] = (
     {"fp16": True, "bf16": False, "dtype": "float32", **_FSDP},
     {"fp16": True, "bf16": False, "model": "mixture", "tuning": "lora"},
     {"recipe": "dpo", "logprobs": "pairs_at_once", "precompute_ref_log_probs": True},
+    {"recipe": "dpo", "logprobs": "pairs_at_once", "per_device_eval_batch_size": 8},
     {"critic": True, "use_liger_kernel": True},
     {"critic": True, "activation_offloading": True},
     {"critic": True, "logprobs": "minibatch"},

@@ -304,13 +304,33 @@ def test_groups_of_an_evaluation_are_whole(tmp_path, capsys):
     assert _answer(tmp_path, "num_processes=2", "per_device_eval_batch_size=8", **evaluated, num_generations_eval=16)
 
 
-def test_an_evaluation_of_sft_is_named(tmp_path):
-    values = {"packing": True, "eval_strategy": "steps"}
+def _of_rows(tmp_path, **values):
     path = tmp_path / "sft.yaml"
-    path.write_text(yaml.safe_dump({"model_name_or_path": "Qwen/Qwen2.5-0.5B", **values}))
-    notes = json.loads(answer([f"config={path}", "format=json"]))["notes"]
-    said = "Not counted: evaluation (batches of 8; `python -m profiler.forecast` counts it on one GPU)."
-    assert said in notes
+    path.write_text(yaml.safe_dump({"model_name_or_path": "Qwen/Qwen2.5-0.5B", "packing": True, **values}))
+    return json.loads(answer([f"config={path}", "trl=1.5", "format=json"]))
+
+
+def test_an_evaluation_of_sft_is_counted(tmp_path):
+    alone, found = _of_rows(tmp_path), _of_rows(tmp_path, eval_strategy="steps", per_device_train_batch_size=1)
+    assert found["trial"]["per_device_eval_batch_size"] == 8
+    assert "per_device_eval_batch_size=8 (transformers' default)" in found["notes"][0]
+    assert not any("evaluation (batches of" in note for note in found["notes"])
+    phases = {each["phase"]: each["peak_allocated_bytes"] for each in found["phases"]}
+    assert max(phases, key=phases.get) == "evaluation"
+    assert "evaluation" not in {each["phase"] for each in alone["phases"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "counter"),
+    [
+        ({"use_liger_kernel": True}, ""),
+        ({"fsdp": "full_shard"}, "; `python -m profiler.forecast` counts it on one GPU"),
+    ],
+)
+def test_an_evaluation_without_a_formula_is_named(tmp_path, values, counter):
+    found = _of_rows(tmp_path, eval_strategy="steps", **values)
+    assert found["trial"]["per_device_eval_batch_size"] is None
+    assert any(f"evaluation (batches of 8{counter})" in note for note in found["notes"])
 
 
 FOUR_BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True}

@@ -202,8 +202,16 @@ def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"packing": True, "eval_strategy": "steps", "per_device_eval_batch_size": 32}, "evaluation (batches of 32; "),
-        ({"packing": True, "eval_strategy": "epoch", "use_liger_kernel": True}, "evaluation (batches of 8)"),
+        ({"packing": True, "eval_strategy": "steps", "use_liger_kernel": True}, "evaluation (batches of 8)"),
+        (
+            {
+                "packing": True,
+                "eval_strategy": "epoch",
+                "use_liger_kernel": True,
+                "per_device_eval_batch_size": 32,
+            },
+            "evaluation (batches of 32)",
+        ),
     ],
 )
 def test_what_is_not_counted_is_named(values, said):

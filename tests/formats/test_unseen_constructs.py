@@ -97,7 +97,7 @@ def test_rows_for_an_evaluation_are_there_wherever_they_are(tmp_path, rows):
     found = facts_of(read(tmp_path, "run.sh", SWIFT.replace("HOW", rows), "model=qwen3-0.6b"))
     notes = " ".join(found["notes"])
     assert ("rows for an evaluation (val_dataset=$" in notes) is bool(rows)
-    assert ("evaluation (batches of 1;" in notes) is bool(rows)
+    assert found["trial"]["per_device_eval_batch_size"] == (1 if rows else None)
     assert found["trial"]["max_length"] == 512
 
 
@@ -371,3 +371,25 @@ config = SFTConfig(per_device_train_batch_size=own["rows"], max_length=own["max_
 SFTTrainer("Qwen/Qwen2.5-0.5B", args=config).train()
 """
     assert facts_of(read(tmp_path, "train.py", text, "trl=1.16"))["trial"]["max_length"] != 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "opened"),
+    [
+        ("**kw", ["lora_rank", "lora_target_modules"]),
+        ("r=4, **kw", ["lora_target_modules"]),
+        ("**kw, r=4, target_modules=['q_proj']", []),
+    ],
+)
+def test_what_a_mapping_may_say_of_an_adapter_is_asked_for(tmp_path, capsys, arguments, opened):
+    text = f"""
+import json
+from peft import LoraConfig
+from trl import SFTConfig, SFTTrainer
+kw = json.load(open("lora.json"))
+args = SFTConfig(output_dir="o", max_length=1024, per_device_train_batch_size=2)
+SFTTrainer(model="Qwen/Qwen2.5-0.5B", args=args, train_dataset=rows, peft_config=LoraConfig({arguments})).train()
+"""
+    main(list(read(tmp_path, "train.py", text, "trl=1.16")))
+    said = re.search(r"elsewhere: ([\w, ]+)\.", " ".join(" ".join(capsys.readouterr()).split()))
+    assert (said.group(1).split(", ") if said else []) == opened

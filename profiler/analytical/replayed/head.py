@@ -95,6 +95,9 @@ class Head:
         requests.set("work", there)
         if not (trains_everything(spec) and element_bytes(spec).caches_head):
             requests.set("copy of the head", blocks(head_copy_bytes(spec, architecture)))
+        if spec.logprobs.label_loss is not None:
+            self._loss_of_labels(found, batch, None)
+            return
         self._outputs(found, None)
         requests.drop("copy of the head")
         self._select(found, None)
@@ -176,18 +179,19 @@ class Head:
         made = blocks(entropy_bytes(self._spec, self._architecture, batch))
         requests.pass_through("work", [copied, plus(copied, made), NO_BLOCKS])
 
-    def _loss_of_labels(self, found: AllLogits, batch: Batch, rows: Hashable) -> None:
-        """Compute transformers' loss of all logits, and what trl logs of them."""
+    def _loss_of_labels(self, found: AllLogits, batch: Batch, rows: Hashable | None) -> None:
+        """Compute transformers' loss of all logits, and what trl logs of them; without `rows` nothing is kept."""
         requests, labels = self._requests, self._spec.logprobs.label_loss
         assert labels is not None, "a loss of labels"
         whole, converted, wide = (blocks(size) for size in (found.whole, found.converted, found.in_float32))
         product = converted or whole
         requests.set("logits", product)
+        requests.drop("copy of the head")
         self._cap(found, rows)
         if product != wide:
             requests.set("float32", wide)
-        requests.set((rows, "logits"), wide)
-        requests.drop("float32", "work")
+        requests.set("scores" if rows is None else (rows, "logits"), wide)
+        requests.drop("scores", "float32", "work", *(("casts",) if rows is None else ()))
         if converted:
             requests.replace("logits", whole)
         copy = blocks(copy_bytes(found))

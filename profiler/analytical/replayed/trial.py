@@ -46,10 +46,10 @@ from profiler.analytical.replayed.requests import (
     plus,
     times,
 )
-from profiler.analytical.replayed.sharing import Alone, Replicas, Units
-from profiler.analytical.replayed.zero import Parts
+from profiler.analytical.replayed.zero import sharing_of
 from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, workspace
-from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, precomputed_batch
+from profiler.analytical.timeline.optional_instants import as_evaluated, without_dropout
+from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, data_rows, precomputed_batch
 from profiler.analytical.timeline.recipes.registry import in_engine_type, of_one_gpu
 from profiler.analytical.timeline.training_pass import final_norm
 from profiler.domain.trials.recipe import Recipe
@@ -73,7 +73,7 @@ def has_replay(spec: TrialKeys) -> bool:
         and not (spec.precompute_ref_log_probs and spec.distributed_type in SHARDED)
         and spec.cp_size in (None, 1)
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
-        and spec.per_device_eval_batch_size is None
+        and (spec.per_device_eval_batch_size is None or not spec.recipe.facts.has_rollout)
     )
 
 
@@ -115,9 +115,10 @@ class Program:
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
         shared, spec = spec, itemised_keys(of_one_gpu(in_engine_type(spec)))
         self.requests, self._spec, self._architecture = requests, spec, architecture
-        self.sharing = _sharing_of(requests, spec, architecture, shared=shared)
+        self.sharing = sharing_of(requests, spec, architecture, shared=shared)
         self._layers, self._block = all_layers(architecture), block_of(spec)
         self._known, self._checkpoints = KnownLayers(spec, architecture), spec.gradient_checkpointing
+        self._evaluated = all_layers(without_dropout(architecture)), KnownLayers(as_evaluated(spec), architecture)
         self._trains_all = trains_everything(spec)
         self._head = Head(requests, spec, architecture)
         self._workspace = blocks(of_one_thread(workspace(spec.gpu, self._block)).size)
@@ -153,6 +154,16 @@ class Program:
                 else:
                     self._train_on_rows(data_micro_batch(spec), is_first=is_first, empties=empties)
             self._update()
+            if spec.per_device_eval_batch_size is not None:
+                self._evaluate(data_rows(spec, spec.per_device_eval_batch_size))
+
+    def _evaluate(self, batch: Batch) -> None:
+        """Compute the loss of a batch of an evaluation, next to the rows of the last step; a reference needs less."""
+        (self._layers, self._known), self._evaluated = self._evaluated, (self._layers, self._known)
+        self.requests.set("evaluated", blocks(data_inputs(as_evaluated(self._spec)).size))
+        self._score(batch, adapted=True)
+        self.requests.drop("evaluated")
+        (self._layers, self._known), self._evaluated = self._evaluated, (self._layers, self._known)
 
     def _generate(self, rollouts: Rollouts, step: int, number: int) -> None:
         """Generate and score completions, if a micro-batch is the first of its generation."""
@@ -384,14 +395,3 @@ class Program:
         last, kind = len(self._layers) - 1, self._layers[number]
         is_new = number == 0 or kind is not self._layers[number - 1]
         return number < _SCORED_LAYERS or number > last - _SCORED_LAYERS or is_new
-
-
-def _sharing_of(requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, shared: TrialKeys) -> Alone:
-    """Return how a GPU has its model; `spec` is itemised and as one GPU computes it, `shared` the trial of all GPUs."""
-    if spec.distributed_type is DistributedType.DEEPSPEED:
-        return Parts(requests, spec, architecture, shared=shared)
-    if spec.num_processes == 1:
-        return Alone(requests, spec, architecture)
-    if spec.distributed_type is DistributedType.FSDP:
-        return Units(requests, spec, architecture, shared=shared)
-    return Replicas(requests, spec, architecture)

@@ -1,4 +1,7 @@
-"""Requests of DeepSpeed's ZeRO, stages 1 and 2: flat weights, buckets of gradients, and the part of each GPU."""
+"""Requests of DeepSpeed's ZeRO, stages 1 and 2: flat weights, buckets of gradients, and the part of each GPU.
+
+`sharing_of` says which of all ways to have a model a trial has.
+"""
 
 from collections.abc import Hashable, Sequence
 
@@ -11,10 +14,10 @@ from profiler.analytical.optimizers import optimizer_scratch, optimizer_state
 from profiler.analytical.replayed.flat_tensors import EMBEDDING, OTHERS, Tensor, copied, flat_groups
 from profiler.analytical.replayed.layers import all_layers
 from profiler.analytical.replayed.requests import NO_BLOCKS, Requests, blocks, counted, stages
-from profiler.analytical.replayed.sharing import Alone
+from profiler.analytical.replayed.sharing import Alone, Replicas, Units
 from profiler.analytical.timeline.sharding.zero import NORM_BYTES
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET, BUCKET_BYTES
-from profiler.domain.trials.trial import OffloadDevice
+from profiler.domain.trials.trial import DistributedType, OffloadDevice
 
 
 class Parts(Alone):
@@ -182,3 +185,14 @@ class Parts(Alone):
             scratch = optimizer_scratch(spec.optim, [flat], FLOAT32_BYTES, block, weight_decay=spec.weight_decay)
             requests.pass_through("work", [*stages(scratch.size), NO_BLOCKS])
             requests.drop("gradient of a part")
+
+
+def sharing_of(requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, shared: TrialKeys) -> Alone:
+    """Return how a GPU has its model; `spec` is itemised and as one GPU computes it, `shared` the trial of all GPUs."""
+    if spec.distributed_type is DistributedType.DEEPSPEED:
+        return Parts(requests, spec, architecture, shared=shared)
+    if spec.num_processes == 1:
+        return Alone(requests, spec, architecture)
+    if spec.distributed_type is DistributedType.FSDP:
+        return Units(requests, spec, architecture, shared=shared)
+    return Replicas(requests, spec, architecture)

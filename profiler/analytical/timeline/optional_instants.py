@@ -1,13 +1,14 @@
 """Instants that only some trials have: those of a critic, and of an evaluation.
 
-Instants of an evaluation: trl generates, scores and computes the loss of one batch at a time, without gradients.
+An evaluation computes the loss of whole batches, without gradients, dropout and checkpointing; of completions that are
+generated and rewarded before. The rows or completions of the last step of training are still there.
 
-Source: `prediction_step` and `_prepare_inputs` of `GRPOTrainer` in trl 1.16. A batch of an evaluation is generated and
-passed through the model whole. The completions of the last training batch are still there.
+Source: `prediction_step` of trl's trainers, 1.16, `evaluation_loop` and `_run_epoch` (`batch_samples`) of transformers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.models.trained import element_bytes
@@ -140,9 +141,8 @@ def _before_a_step(spec: TrialKeys, architecture: DecoderShape, persistent: Term
 
 
 def _scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
-    element = element_bytes(spec).weight
-    tensors, decay = critic_tensors(architecture), spec.weight_decay
-    return optimizer_scratch(spec.optim, tensors, element, block_of(spec), weight_decay=decay)
+    tensors, element = critic_tensors(architecture), element_bytes(spec).weight
+    return optimizer_scratch(spec.optim, tensors, element, block_of(spec), weight_decay=spec.weight_decay)
 
 
 _NAMES = {
@@ -152,47 +152,58 @@ _NAMES = {
 }
 
 
-def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
+def evaluation_instants(
+    spec: TrialKeys,
+    architecture: DecoderShape,
+    persistent: Terms,
+    rows_of: Callable[[TrialKeys], tuple[Batch, Count]] | None = None,
+) -> tuple[Instant, ...]:
     """Return the instants of an evaluation between two optimizer steps; none if the trial has no evaluation.
 
-    Log-probabilities of a reference or of an earlier policy need as much as the loss.
+    A reference, an earlier policy, or the KL term of KTO needs at most as much as the loss.
 
     Args:
         spec: The trial.
         architecture: Its model.
         persistent: The memory that is present after the first optimizer step.
+        rows_of: Returns a micro-batch of rows of data, and the bytes of its inputs; None if completions are generated.
     """
     if spec.per_device_eval_batch_size is None:
         return ()
-    evaluated = _evaluated(spec, spec.per_device_eval_batch_size)
-    present = {
-        **persistent,
-        Category.OPTIMIZER_STATE: both_states(spec, architecture, state(spec, architecture)),
-        Category.INPUTS: _both_inputs(spec, evaluated, architecture, persistent[Category.INPUTS].size),
-    }
-    scoring = added(present, {Category.ENGINE: resident_engine(spec, architecture)})
-    rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
-    instants = (
-        *rollout(evaluated, architecture, present),
-        *reward_instants(evaluated, architecture, scoring),
-        *scored_without_gradient(evaluated, architecture, scoring, generated_micro_batch(evaluated)),
-    )
+    evaluated, shape = as_evaluated(spec), without_dropout(architecture)
+    state_of_all = both_states(spec, architecture, state(spec, architecture))
+    present: Terms = {**persistent, Category.OPTIMIZER_STATE: state_of_all}
+    before: tuple[Instant, ...] = ()
+    if rows_of is not None:
+        batch, own = rows_of(evaluated)
+        both_batches = Term(persistent[Category.INPUTS].size + own, lambda: "rows of both batches, as int64")
+        scoring: Terms = {**present, Category.INPUTS: both_batches}
+    else:
+        size = generated_inputs(evaluated).size + image_input_bytes(evaluated, architecture)
+        rows = spec.generation_batch_size + evaluated.generation_batch_size
+        inputs = Term(persistent[Category.INPUTS].size + size, lambda: inputs_text(rows))
+        present = {**present, Category.INPUTS: inputs}
+        batch = generated_micro_batch(evaluated)
+        scoring = added(present, {Category.ENGINE: resident_engine(spec, architecture)})
+        rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
+        before = (*rollout(evaluated, shape, present), *reward_instants(evaluated, shape, scoring))
+    instants = (*before, *scored_without_gradient(evaluated, shape, scoring, batch))
     return tuple(replace(each, phase=Phase.EVALUATION, name=_NAMES[each.phase]) for each in instants)
 
 
-def _both_inputs(spec: TrialKeys, evaluated: TrialKeys, architecture: DecoderShape, of_training: Count) -> Term:
-    """Return the inputs of the last generation batch of training and of a batch of the evaluation."""
-    size = of_training + generated_inputs(evaluated).size + image_input_bytes(evaluated, architecture)
-    rows = spec.generation_batch_size + evaluated.generation_batch_size
-    return Term(size, lambda: inputs_text(rows))
-
-
-def _evaluated(spec: TrialKeys, rows: Count) -> TrialKeys:
+def as_evaluated(spec: TrialKeys) -> TrialKeys:
     """Return a trial whose batch is that of an evaluation, generated at once."""
     return with_keys(
         spec,
         gradient_accumulation_steps=1,
         steps_per_generation=1,
-        per_device_train_batch_size=rows,
-        generation_batch_size=rows,
+        per_device_train_batch_size=spec.per_device_eval_batch_size,
+        generation_batch_size=spec.per_device_eval_batch_size,
+        lora_dropout=0.0,
     )
+
+
+def without_dropout(architecture: DecoderShape) -> DecoderShape:
+    """Return a model whose attention drops nothing."""
+    kinds = tuple(map(without_dropout, architecture.first_layers))
+    return cast("DecoderShape", replace(cast("Any", architecture), attention_dropout=0.0, first_layers=kinds))

@@ -289,7 +289,8 @@ def scored_without_gradient(
     if spec.logprobs is Logprobs.SLICED:
         batch, alone = one_row(batch), True
     casts = where(either(adapted, keeps_casts), autocast_scoring_bytes(spec, architecture), 0)
-    is_over, under = ends_autocast(spec), added(persistent, {Category.ACTIVATIONS: Term(casts)})
+    is_over = ends_autocast(spec) or spec.logprobs.label_loss is not None
+    under = added(persistent, {Category.ACTIVATIONS: Term(casts)})
 
     def layer(rows: Batch) -> Terms:
         more: Terms = {

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from profiler.config.files.companion_files import LORA_NAMES
 from profiler.config.foreign_text import Element, bindings_of
 from profiler.config.notes import Note
 from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared
@@ -34,6 +35,19 @@ OLD_LENGTH = "max_seq_length"
 
 _SHOWS = ("print", "info", "debug", "warning", "log", "pprint")
 """Functions that show a value and hand it to nothing."""
+
+
+_ASKED = ("r", "target_modules")
+"""Arguments of `LoraConfig` without which an answer is of little use."""
+
+
+def left_open(call: ast.Call, *, has_file: bool) -> list[str]:
+    """Return the keys of a trial that a mapping may state, which a `LoraConfig` gets by ``**`` and which is not known.
+
+    With a file of the script's own, which may have them, they are all that the call does not state.
+    """
+    named = {each.arg for each in call.keywords}
+    return [LORA_NAMES[each] for each in (LORA_NAMES if has_file else _ASKED) if each not in named]
 
 
 def unused_adapters(tree: ast.Module, calls: Sequence[ast.Call], reached: Reached) -> list[ast.Call]:

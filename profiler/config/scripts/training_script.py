@@ -22,6 +22,7 @@ from profiler.config.scripts.adapters import (
     given_adapters,
     given_several,
     has_more,
+    left_open,
     of_old_trainer,
     of_run,
     of_trained,
@@ -274,8 +275,9 @@ class _Script:
                 elif key in LORA_NAMES:
                     open_keys.add(LORA_NAMES[key])
                     self._found.lines[LORA_NAMES[key]] = line
-                elif key == ANY and self._given.own_file is not None:  # which may state what has a default
-                    open_keys.update(LORA_NAMES[each] for each in LORA_NAMES if each not in fields)
+                elif key == ANY:  # which may state what has a default
+                    open_keys.update(opened := left_open(call, has_file=self._given.own_file is not None))
+                    self._found.lines.update(dict.fromkeys(() if self._given.own_file else opened, line))
         stated, notes = lora_values(fields, name=self._name)
         self._found.values.update({key: value for key, value in stated.items() if key not in open_keys})
         self._found.notes.extend(notes)
@@ -361,13 +363,11 @@ class _Script:
         except NoLiteralError:
             entries = {ANY: expression}
         where = f"{called_name(call)}, {self._where(expression.lineno)}"
-        if taken := list(dict.fromkeys(each.rstrip(",") for each in self._evaluator.taken)):
-            text = f"the defaults of {', '.join(taken)} in what ** adds to {where}"
-            self._found.notes.append(Note(key="", text=text))
-        if ANY in entries:
-            self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
-        for key, value in entries.items():
-            yield key, value, getattr(value, "lineno", expression.lineno)
+        taken = list(dict.fromkeys(each.rstrip(",") for each in self._evaluator.taken))
+        texts = [f"the defaults of {', '.join(taken)} in what ** adds to {where}"] if taken else []
+        texts += [f"trl's defaults for what ** adds to {where}"] if ANY in entries else []
+        self._found.notes += [Note(key="", text=text) for text in texts]
+        yield from ((key, value, getattr(value, "lineno", expression.lineno)) for key, value in entries.items())
 
     def _state(self, values: dict[str, object], key: str, value: object) -> None:
         if value is None:

@@ -13,7 +13,7 @@ from profiler.config.notes import Note, Uncounted, not_counted, uncounted_texts
 from profiler.config.options.reading import show
 from profiler.config.trl import argument_keys as trl_effects
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
-from profiler.config.trl.argument_values import checked_values, recipe_of, short_prompts, trainer_notes
+from profiler.config.trl.argument_values import checked_values, evaluates, recipe_of, short_prompts, trainer_notes
 from profiler.config.trl.parts import (
     Sharing,
     effects_of,
@@ -34,7 +34,7 @@ from profiler.domain.errors import Fault, nearest
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Lengths, VllmMode, key_named
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Lengths, Logprobs, VllmMode, key_named
 
 TRL_DEFAULTS: Mapping[str, object] = defaults_of(Recipe.GRPO, NEWEST)
 """Defaults of `GRPOConfig` and `ModelConfig` in the newest release. The length of prompts depends on the
@@ -57,10 +57,12 @@ _PASSES = "num_iterations"
 _UNPADDED = "padding_free"
 """A key that trl's `DPOTrainer` switches off (`__init__` in `trl/trainer/dpo_trainer.py`, 0.29 to 1.16)."""
 
-_NO_EVALUATION = (None, "no", False)
-
+_LIGER = ("use_liger_kernel", "use_liger")
+_EVALUATED = "per_device_eval_batch_size"
 EVALUATED_ROWS = 8
 """transformers' default of `per_device_eval_batch_size`."""
+
+_OF_OTHERS = tuple(each.value for each in Logprobs if not each.is_of_trl)
 
 LORA_DROPOUT = 0.05
 """Default of `ModelConfig.lora_dropout` in trl 1.16, of which trl makes its `LoraConfig`; that of peft is 0."""
@@ -144,12 +146,12 @@ def read_trl_config(
     changed = effects_of(described, recipe, release, untouched={*settled, *(given or {})})
     point.update({key: value for key, (value, _) in changed.items()})
     taken.update({key: meaning for key, (_, meaning) in changed.items()})
+    if evaluates(flat) and _counts_evaluation(described, recipe):
+        point[_EVALUATED] = flat.get(_EVALUATED, EVALUATED_ROWS)
     if recipe.facts.has_rollout:
         if _OLD_ENGINE in flat:
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
         faults += _read_generation_batch(flat, point, job)
-        if _evaluates(flat):
-            point["per_device_eval_batch_size"] = flat.get("per_device_eval_batch_size", EVALUATED_ROWS)
         if reward_models(flat):
             point["reward_models"] = reward_models(flat)
         point["num_processes"] = _processes(flat, point)
@@ -157,7 +159,7 @@ def read_trl_config(
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
     described = facts.Described(point={**point, **(given or {})}, file=flat, job=job)
-    notes = (*unnamed, *_assumed(flat, point, recipe, job), *_not_counted(flat, recipe, job))
+    notes = (*unnamed, *_assumed(flat, point, recipe, job), *_not_counted(described, recipe))
     point |= short_prompts(point, recipe)
     return TrlReading(
         point=point,
@@ -238,7 +240,7 @@ def _processes(flat: Mapping[str, object], point: Mapping[str, object]) -> int:
     """
     group, rows = point["num_generations"], point["per_device_train_batch_size"]
     steps = point.get("steps_per_generation", point["gradient_accumulation_steps"])
-    evaluated = point.get("per_device_eval_batch_size")
+    evaluated = point.get(_EVALUATED)
     generated = rows * steps if isinstance(rows, int) and isinstance(steps, int) else None
     counts = [fewest_whole(group, generated) if flat.get("generation_batch_size") is None else 1]
     if evaluated is not None:
@@ -263,20 +265,20 @@ def _whole_evaluation(
     """
     if _OLD_ENGINE in flat:
         return []
-    rows, processes = point.get("per_device_eval_batch_size"), job.get("num_processes")
+    rows, processes = point.get(_EVALUATED), job.get("num_processes")
     group = _evaluation_group(flat, point)
     if not isinstance(rows, int) or not isinstance(processes, int) or not isinstance(group, int) or group < 1:
         return []
     if rows * processes % group == 0:
         return []
     problem = f"times num_processes={processes} must be a multiple of the {group} completions per prompt"
-    return [Fault(key="per_device_eval_batch_size", found=show(rows), problem=problem)]
+    return [Fault(key=_EVALUATED, found=show(rows), problem=problem)]
 
 
-def _evaluates(flat: Mapping[str, object]) -> bool:
-    """Return whether there are evaluations: transformers derives `do_eval` from `eval_strategy`."""
-    strategy = flat.get("eval_strategy", flat.get("evaluation_strategy"))
-    return strategy not in _NO_EVALUATION or flat.get("eval_on_start") is True
+def _counts_evaluation(job: facts.Described, recipe: Recipe) -> bool:
+    """Return whether an evaluation has a formula: of rows that of whole models and trl's losses, without Liger."""
+    has_others = job.point.get("logprobs") in _OF_OTHERS or sharding_keys(job.job)
+    return recipe.facts.has_rollout or not (has_others or any(job.file.get(key) is True for key in _LIGER))
 
 
 def _read_generation_batch(
@@ -323,9 +325,8 @@ def _assumed(
         if _OLD_ENGINE in flat:
             why = f"{_OLD_ENGINE} is of trl 0.14 to 0.17, where vLLM has GPUs of its own"
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
-    if "per_device_eval_batch_size" in point and flat.get("per_device_eval_batch_size") is None:
-        text = f"per_device_eval_batch_size={EVALUATED_ROWS} (transformers' default)"
-        notes.append(Note(key="per_device_eval_batch_size", text=text))
+    if _EVALUATED in point and flat.get(_EVALUATED) is None:
+        notes.append(Note(key=_EVALUATED, text=f"{_EVALUATED}={EVALUATED_ROWS} (transformers' default)"))
     stated = {flat[key] for key in ("dtype", "torch_dtype") if isinstance(flat.get(key), str)}
     if not {"dtype", "torch_dtype"} & flat.keys():
         notes.append(Note(key="dtype", text=f"dtype={TRL_DEFAULTS['dtype']} (trl's default)"))
@@ -384,17 +385,16 @@ def _has_experts(flat: Mapping[str, object]) -> bool:
     return known is None
 
 
-def _not_counted(flat: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]) -> Sequence[Note]:
+def _not_counted(it: facts.Described, recipe: Recipe) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
-    passes = flat.get(_PASSES, 1)
+    flat, passes = it.file, it.file.get(_PASSES, 1)
     scored = f"{_PASSES}={show(passes)}, by which the policy scores its completions (less than the backward pass needs)"
-    notes = [not_counted(text) for table in _effects(flat, recipe, job) for text in uncounted_texts(table, flat)]
+    notes = [not_counted(text) for table in _effects(flat, recipe, it.job) for text in uncounted_texts(table, flat)]
     if recipe is Recipe.GRPO and passes not in (None, 1) and flat.get("use_vllm") is not True:
         notes.append(not_counted(scored))
-    if not recipe.facts.has_rollout and _evaluates(flat):
-        rows = flat.get("per_device_eval_batch_size", EVALUATED_ROWS)
-        is_liger = True in (flat.get("use_liger_kernel"), flat.get("use_liger"))
-        counter = "" if is_liger else "; `python -m profiler.forecast` counts it on one GPU"
-        text = f"evaluation (batches of {show(rows)}{counter})"
-        notes.append(replace(not_counted(text), is_evaluation=True))
+    if _EVALUATED not in it.point and evaluates(flat):
+        rows = flat.get(_EVALUATED, EVALUATED_ROWS)
+        has_liger = any(flat.get(key) is True for key in _LIGER)
+        counter = "" if has_liger else "; `python -m profiler.forecast` counts it on one GPU"
+        notes.append(replace(not_counted(f"evaluation (batches of {show(rows)}{counter})"), is_evaluation=True))
     return notes

@@ -16,7 +16,7 @@ from profiler.config.trl.argument_keys import (
     OF_TRANSFORMERS_4,
 )
 from profiler.config.trl_releases.facts import WITHOUT_DROPOUT
-from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.recipe import OF_DATA, Recipe
 from profiler.domain.trials.trial import TRIAL_KEYS, TrialSpec, Tuning, VllmMode, key_named
 
 LONGEST_VALUE = 60
@@ -94,6 +94,9 @@ def trl_arguments(spec: TrialSpec) -> dict[str, object]:
         values = {
             name: value for name, value in values.items() if name in ("use_vllm", "vllm_mode") or "vllm" not in name
         }
+    if spec.per_device_eval_batch_size is not None and spec.recipe in OF_DATA:
+        # Not a name of the key: a file without an evaluation states it too.
+        values["per_device_eval_batch_size"] = spec.per_device_eval_batch_size
     values["model_name_or_path"] = checkpoint(spec.model)
     for name in ("fp16", "weight_decay"):
         if not values[name]:

@@ -966,13 +966,12 @@ class TrialSpec:
     per_device_eval_batch_size: int | None = field(
         default=None,
         metadata=declared(
-            "completions that an evaluation generates at once",
+            "rows, pairs or completions of an evaluation at once",
             group=Group.METHOD,
             memory=_SAME,
             unit="rows",
             null="no evaluation",
             null_given="no evaluation",
-            recipes=GENERATING,
             since="0.2.0",
             earlier=None,
         ),

@@ -41,7 +41,7 @@ def _inputs(spec: TrialKeys) -> int:
 
 def single_pass_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial without a reference, in the order of a step: of SFT, or of a reward model."""
-    persistent = _persistent(spec, architecture)
+    persistent = persistent_memory(spec, architecture, inputs=data_inputs(spec))
     return (
         *load_instants(spec, architecture),
         *training_instants(spec, architecture, persistent, data_micro_batch(spec)),
@@ -55,11 +55,10 @@ def dpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, 
     The reference runs between forward and backward, while the policy keeps what its backward needs
     (`DPOTrainer._compute_loss` in trl 1.16); or before training, with the models alone.
     """
-    batch, persistent = data_micro_batch(spec), _persistent(spec, architecture)
+    batch, persistent = data_micro_batch(spec), persistent_memory(spec, architecture, inputs=data_inputs(spec))
     training = training_instants(spec, architecture, persistent, batch)
-    precomputes = spec.precompute_ref_log_probs
-    before = _before_training(spec, architecture) if precomputes else ()
-    within = () if precomputes else _within_the_loss(spec, architecture, persistent, batch)
+    before = _before_training(spec, architecture) if spec.precompute_ref_log_probs else ()
+    within = () if before else _within_the_loss(spec, architecture, persistent, batch)
     return (
         *load_instants(spec, architecture),
         *before,
@@ -76,7 +75,7 @@ def kto_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, 
     It is a batch as large as that of training, without gradient, before its forward (`KTOTrainer._compute_kl_logps` in
     trl 1.16). The reference has one too, as large as its other pass. The gradients of earlier micro-batches are there.
     """
-    batch, persistent = data_micro_batch(spec), _persistent(spec, architecture)
+    batch, persistent = data_micro_batch(spec), persistent_memory(spec, architecture, inputs=data_inputs(spec))
     earlier: Terms = {Category.GRADIENTS: Gradients.of(spec, architecture).earlier}
     waiting = added(persistent, earlier, _labels(spec, batch))
     return (*dpo_instants(spec, architecture), *scored_without_gradient(spec, architecture, waiting, batch))
@@ -137,13 +136,16 @@ def _inputs_bytes(spec: TrialKeys, batch: Batch) -> Count:
     return _inputs(spec) * block(batch.positions * INT64_BYTES) + numbers
 
 
-def _persistent(spec: TrialKeys, architecture: DecoderShape) -> Terms:
-    return persistent_memory(spec, architecture, inputs=data_inputs(spec))
+def rows_with_inputs(spec: TrialKeys) -> tuple[Batch, Count]:
+    """Return a micro-batch, and the bytes of its rows with the labels of its loss."""
+    batch = data_micro_batch(spec)
+    return batch, data_inputs(spec).size + _labels(spec, batch)[Category.INPUTS].size
 
 
 def _labels(spec: TrialKeys, batch: Batch) -> Terms:
-    """Return the labels of the loss: ids of which those of prompts are replaced."""
-    return {Category.INPUTS: Term(block_of(spec)(batch.positions * INT64_BYTES))}
+    """Return the labels of a loss of preferences: ids of which those of prompts are replaced."""
+    labels = block_of(spec)(batch.positions * INT64_BYTES)
+    return {Category.INPUTS: Term(labels if spec.recipe.facts.has_prompts else 0)}
 
 
 def _within_the_loss(
@@ -173,11 +175,9 @@ def _with_named_logits(instant: Instant) -> Instant:
 
 
 def precomputed_batch(spec: TrialKeys) -> Batch:
-    """Return the batch of the reference before training."""
-    examples = spec.per_device_train_batch_size
-    if spec.precompute_ref_batch_size is not None:
-        examples = spec.precompute_ref_batch_size
-    return data_rows(spec, examples)
+    """Return the batch of the reference before training: of training's rows, or of those of evaluations."""
+    stated, rows = spec.precompute_ref_batch_size, spec.per_device_train_batch_size
+    return data_rows(spec, larger(rows, spec.per_device_eval_batch_size or 0) if stated is None else stated)
 
 
 def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:

@@ -30,9 +30,11 @@ from profiler.analytical.timeline.optional_instants import (
     with_critic_state,
 )
 from profiler.analytical.timeline.recipes.of_data import (
+    data_inputs,
     data_micro_batch,
     dpo_instants,
     kto_instants,
+    rows_with_inputs,
     single_pass_instants,
 )
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
@@ -137,7 +139,11 @@ def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant
     architecture = model_of_recipe(spec.recipe, architecture)
     loaded, spec = spec, in_engine_type(spec)
     alone = of_one_gpu(spec)
-    instants = _with_kept_copy(alone, architecture, _step(spec.recipe).instants(alone, architecture))
+    instants = _step(spec.recipe).instants(alone, architecture)
+    if not spec.recipe.facts.has_rollout:
+        persistent = persistent_memory(alone, architecture, inputs=data_inputs(alone))
+        instants += evaluation_instants(alone, architecture, persistent, rows_with_inputs)
+    instants = _with_kept_copy(alone, architecture, instants)
     if loaded is not spec and spec.zero_stage != ZERO_OF_WEIGHTS:  # the model is on the card before DeepSpeed has it
         after = (each for each in instants if each.phase is not Phase.LOAD)
         instants = (*load_instants(loaded, architecture), *after)
@@ -196,11 +202,5 @@ def of_one_gpu(spec: TrialKeys) -> TrialKeys:
 
 
 def host_instants(spec: TrialKeys, architecture: DecoderShape, *, processes: int) -> tuple[HostInstant, ...]:
-    """Return the instants of the processes of one node of a trial, on their host.
-
-    Args:
-        spec: The trial.
-        architecture: Its model.
-        processes: The processes of the node.
-    """
+    """Return the instants of a trial on the host of one node; `processes` are those of the node."""
     return _SHARDINGS[spec.distributed_type](spec, architecture).on_host(processes)
