@@ -1,6 +1,6 @@
 """Requests of DeepSpeed's ZeRO, stages 1 and 2: flat weights, buckets of gradients, and the part of each GPU.
 
-`sharing_of` says which of all ways to have a model a trial has.
+`sharing_of` says how a GPU of a trial has its model.
 """
 
 from collections.abc import Hashable, Sequence

@@ -378,3 +378,9 @@ def other_configs(called: Collection[str]) -> list[str]:
         for each in called
         if each in _OTHER_CONFIGS
     ]
+
+
+def evaluates(flat: Mapping[str, object]) -> bool:
+    """Return whether there are evaluations: transformers derives `do_eval` from `eval_strategy`."""
+    strategy = flat.get("eval_strategy", flat.get("evaluation_strategy"))
+    return strategy not in (None, "no", False) or flat.get("eval_on_start") is True

@@ -398,9 +398,3 @@ def _named(reader: FileValues, name: str) -> str:
         if reader.value(f"fsdp_config.{name}") is None and reader.value(prefixed) is not None
         else f"fsdp_config.{name}"
     )
-
-
-def evaluates(flat: Mapping[str, object]) -> bool:
-    """Return whether there are evaluations: transformers derives `do_eval` from `eval_strategy`."""
-    strategy = flat.get("eval_strategy", flat.get("evaluation_strategy"))
-    return strategy not in (None, "no", False) or flat.get("eval_on_start") is True

@@ -12,8 +12,8 @@ from math import lcm
 from profiler.config.notes import Note, Uncounted, not_counted, uncounted_texts
 from profiler.config.options.reading import show
 from profiler.config.trl import argument_keys as trl_effects
-from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
-from profiler.config.trl.argument_values import checked_values, evaluates, recipe_of, short_prompts, trainer_notes
+from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, evaluates, is_trl_key
+from profiler.config.trl.argument_values import checked_values, recipe_of, short_prompts, trainer_notes
 from profiler.config.trl.parts import (
     Sharing,
     effects_of,
