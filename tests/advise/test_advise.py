@@ -301,6 +301,6 @@ def test_fewer_rows_of_an_evaluation_are_written_to_the_file(capsys, tmp_path):
     )
     found = _advised(capsys, f"config={path}", f"gpu={CARD}", "trl=1.5")
     assert [(step["name"], step["lines"]) for step in found["steps"]] == [
-        ("smaller batches of the evaluation", ["per_device_eval_batch_size: 2"])
+        ("smaller batches of the evaluation", ["per_device_eval_batch_size: 1"])
     ]
-    assert found["config"]["per_device_eval_batch_size"] == 2
+    assert found["config"]["per_device_eval_batch_size"] == 1

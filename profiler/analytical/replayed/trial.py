@@ -64,10 +64,11 @@ _SCORED_LAYERS = 3
 def has_replay(spec: TrialKeys) -> bool:
     """Return whether the requests of a trial are known: of text, with rollouts by transformers if any.
 
-    Of DeepSpeed those of stages 1 and 2, of models in bfloat16, which it need not cast. None where FSDP or DeepSpeed
-    has a reference that scores before training, or a row has several GPUs.
+    Of DeepSpeed those of stages 1 and 2, of models in bfloat16, which it need not cast, with torch's layers and losses
+    of trl. None where FSDP or DeepSpeed has a reference that scores before training, or a row has several GPUs.
     """
     is_known_zero = spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16
+    is_known_zero = is_known_zero and spec.logprobs.is_of_trl and not spec.use_liger_kernel
     return (
         (spec.distributed_type is not DistributedType.DEEPSPEED or is_known_zero)
         and not (spec.precompute_ref_log_probs and spec.distributed_type in SHARDED)

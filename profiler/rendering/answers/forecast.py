@@ -8,7 +8,7 @@ from pathlib import Path
 from profiler.analysis.forecast.lengths import Sampled, StepWidths
 from profiler.analysis.forecast.outlook import Cause, MemoryGrowth, Outlook, Share, died_by, full_at, measured_points
 from profiler.analysis.forecast.training_log import TrainingLog, Trend, trend
-from profiler.analytical.explanation.explained import CardVerdict
+from profiler.analytical.explanation.explained import CardVerdict, Fit
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import shortened
@@ -156,8 +156,7 @@ def _share_cells(share: Share) -> tuple[str, str, str]:
 
 
 def _peaks(forecast: Forecast) -> Iterator[str]:
-    outlook, worst = forecast.outlook, forecast.estimate
-    usable = forecast.gpu.usable_bytes
+    outlook, worst, usable = forecast.outlook, forecast.estimate, forecast.gpu.usable_bytes
     yield (
         f"Peaks over all steps and seeds: {gib_text(outlook.allocated_bytes)} allocated, "
         f"{gib_text(outlook.reserved_bytes)} reserved, of {gib_text(usable)} that the card has beyond CUDA's context."
@@ -168,11 +167,12 @@ def _peaks(forecast: Forecast) -> Iterator[str]:
             "most. A smaller per_device_eval_batch_size lowers it."
         )
     if worst is not None:
-        verdict = "fits" if worst.left_bytes >= 0 else "does not fit"
+        verdict = "fits" if worst.left_bytes >= 0 else "is tight" if worst.fit is Fit.TIGHT else "does not fit"
         # It knows the evaluations that generate.
         leaves_out = outlook.trained_bytes is not None and not forecast.spec.recipe.facts.has_rollout
         of_training = " of training alone" if leaves_out else ""
-        returned = " where a card is never full" if worst.peak_reserved_bytes > usable and verdict == "fits" else ""
+        is_above = worst.peak_reserved_bytes > usable and verdict != "does not fit"
+        returned = " where a card is never full" if is_above else ""
         more = 0 if leaves_out else outlook.reserved_bytes - worst.peak_reserved_bytes
         fragments = f" Fragments that steps of other lengths leave take {gib_text(more)} more." if more > 0 else ""
         yield (
