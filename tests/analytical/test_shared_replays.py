@@ -1,21 +1,18 @@
 """Requests of one of several GPUs, by hand and against emulated trials."""
 
-import json
 from pathlib import Path
 from statistics import median
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_sharded import has_the_bound, prepared, reserved_errors
 
-from maintenance.samples.sampling import architecture_of
-from profiler.analytical.estimate import estimate, estimate_with_replay
+from profiler.analytical.estimate import estimate_with_replay
 from profiler.analytical.replayed.requests import Requests
 from profiler.analytical.replayed.sharing import filled
 from profiler.analytical.replayed.trial import Program, has_replay, replayed_counters
 from profiler.config.models.lookup import builtin_architecture
-from profiler.config.trials.specification import parse_point
 from profiler.domain.memory import MIB
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Backend, DistributedType, Rollout, TrialSpec, Tuning
@@ -33,14 +30,6 @@ def spec_of(**keys):
         "steps_per_generation": 1,
     }  # fmt: skip
     return TrialSpec(**defaults | keys)
-
-
-def prepared(spec):
-    """Return the program of a trial before its first step."""
-    program = Program(Requests(), spec, builtin_architecture(spec.model))
-    program.sharing.load()
-    program.sharing.share()
-    return program.sharing, program.requests
 
 
 def total(blocks):
@@ -236,38 +225,20 @@ def test_a_full_card_holds_less_than_the_peaks_of_all_streams():
     assert found.peak_reserved_bytes / MIB == pytest.approx(10_308, rel=0.01)
 
 
-def test_what_is_not_replayed():
+@pytest.mark.parametrize(
+    "keys",
+    [{"cp_size": 2}, {"precompute_ref_log_probs": True, "recipe": Recipe.DPO, "beta": 0.1, "max_length": 256}],
+)
+def test_what_is_not_replayed(keys):
     assert has_replay(spec_of(**FSDP))
-    for keys in (
-        FSDP | {"cp_size": 2},
-        FSDP | {"precompute_ref_log_probs": True, "recipe": Recipe.DPO, "beta": 0.1, "max_length": 256},
-    ):
-        spec = spec_of(**keys)
-        assert not has_replay(spec)
-        shape = builtin_architecture(spec.model)
-        assert estimate_with_replay(spec, shape) == estimate(spec, shape)
+    assert has_the_bound(spec_of(**FSDP | keys))
 
 
 # ---- against emulated trials -----------------------------------------------------------------------------------------
 
 
-def kept_trials():
-    """Trials of seed 2053 with what an emulated GPU reserved."""
-    lines = (REFERENCE / "sharded" / "sampled.jsonl").read_text().splitlines()[1:]
-    for row in pd.read_csv(REFERENCE / "sharded" / "rows.csv").to_dict(orient="records"):
-        keys = {key: value for key, value in json.loads(lines[row["trial"]]).items() if value is not None}
-        spec = parse_point(keys, architecture_of=architecture_of)
-        is_zero = spec.distributed_type is DistributedType.DEEPSPEED  # test_zero_replays.py
-        if row["status"] == "ok" and has_replay(spec) and not is_zero:
-            yield spec, row["emulated_reserved_bytes"]
-
-
 def test_reserved_memory_of_a_replay_is_near_the_emulation():
-    errors, bounds = [], []
-    for spec, reserved in kept_trials():
-        shape = architecture_of(spec.model)
-        errors.append(estimate_with_replay(spec, shape).peak_reserved_bytes / reserved - 1)
-        bounds.append(estimate(spec, shape).peak_reserved_bytes / reserved - 1)
+    errors, bounds = reserved_errors({DistributedType.MULTI_GPU, DistributedType.FSDP})
     assert len(errors) == 18
     assert median(map(abs, errors)) < 0.01 < 0.05 < median(map(abs, bounds))
     assert sum(abs(error) <= 0.06 for error in errors) >= 17

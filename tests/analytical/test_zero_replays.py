@@ -1,23 +1,20 @@
 """Requests of DeepSpeed's ZeRO, stages 1 and 2, by hand and against emulated trials."""
 
-import json
 from pathlib import Path
 from statistics import median
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_sharded import has_the_bound, prepared, reserved_errors
 
-from maintenance.samples.sampling import architecture_of
-from profiler.analytical.estimate import estimate, estimate_with_replay
+from profiler.analytical.estimate import estimate_with_replay
 from profiler.analytical.formulas.models.trained import trainable_parameter_count
 from profiler.analytical.replayed.flat_tensors import Tensor, copied, flat_groups, part_values, placed
 from profiler.analytical.replayed.requests import Requests
-from profiler.analytical.replayed.trial import Program, has_replay, replayed_counters
+from profiler.analytical.replayed.trial import Program, replayed_counters
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET, BUCKET_BYTES
 from profiler.config.models.lookup import builtin_architecture
-from profiler.config.trials.specification import parse_point
 from profiler.domain.memory import MIB
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
@@ -47,14 +44,6 @@ def spec_of(**keys):
         "gradient_accumulation_steps": 1, "steps_per_generation": 1,
     }  # fmt: skip
     return TrialSpec(**defaults | keys)
-
-
-def shared(spec):
-    """Return the program of a trial before its first step."""
-    program = Program(Requests(), spec, builtin_architecture(spec.model))
-    program.sharing.load()
-    program.sharing.share()
-    return program.sharing, program.requests
 
 
 def noting(monkeypatch, *names):
@@ -121,7 +110,7 @@ def test_flat_tensors_are_those_that_are_trained(model, keys):
 
 def test_flat_weights_and_their_part_by_hand():
     """Qwen2.5-0.5b: 493,961,216 values in matrices, 71,552 in vectors; a quarter of each in float32."""
-    _, requests = shared(spec_of())
+    _, requests = prepared(spec_of())
     assert requests.sizes(("flat", 0)) == {493_961_216 * 2: 1}
     assert requests.sizes(("flat", 1)) == {71_552 * 2: 1}
     assert requests.sizes(("master", 0)) == {493_961_216: 1}
@@ -132,13 +121,13 @@ def test_flat_weights_and_their_part_by_hand():
 
 
 def test_the_host_has_the_part_and_the_card_one_gradient():
-    _, requests = shared(spec_of(**OFFLOADED))
+    _, requests = prepared(spec_of(**OFFLOADED))
     assert not requests.has(("master", 0))
     assert requests.sizes("offloaded gradient") == {EMBEDDING * 2: 1}
 
 
 def test_frozen_weights_stay_as_they_are():
-    _, requests = shared(spec_of(**LORA))
+    _, requests = prepared(spec_of(**LORA))
     assert requests.has(("policy", 0))
     assert not requests.has("adapters")
     assert requests.sizes(("flat", 0)) == {4_399_104 * 2: 1}
@@ -284,28 +273,11 @@ def test_more_gpus_need_less_of_each(stage, model):
     "keys", [{"zero_stage": 0}, {"zero_stage": 3}, {"use_liger_kernel": True}, {"dtype": Dtype.FLOAT32}]
 )
 def test_other_trials_of_deepspeed_have_the_bound(keys):
-    spec = spec_of(**keys)
-    assert not has_replay(spec)
-    shape = builtin_architecture(spec.model)
-    assert estimate_with_replay(spec, shape) == estimate(spec, shape)
-
-
-def kept_trials():
-    """Trials of seed 2053 with what an emulated GPU reserved."""
-    lines = (REFERENCE / "sharded" / "sampled.jsonl").read_text().splitlines()[1:]
-    for row in pd.read_csv(REFERENCE / "sharded" / "rows.csv").to_dict(orient="records"):
-        keys = {key: value for key, value in json.loads(lines[row["trial"]]).items() if value is not None}
-        spec = parse_point(keys, architecture_of=architecture_of)
-        if spec.distributed_type is DistributedType.DEEPSPEED and has_replay(spec):
-            yield spec, row["emulated_reserved_bytes"]
+    assert has_the_bound(spec_of(**keys))
 
 
 def test_reserved_memory_of_zero_is_near_the_emulation():
-    errors, bounds = [], []
-    for spec, reserved in kept_trials():
-        shape = architecture_of(spec.model)
-        errors.append(estimate_with_replay(spec, shape).peak_reserved_bytes / reserved - 1)
-        bounds.append(estimate(spec, shape).peak_reserved_bytes / reserved - 1)
+    errors, bounds = reserved_errors({DistributedType.DEEPSPEED})
     assert len(errors) == 9
     assert median(map(abs, errors)) < 0.01 < 0.02 < median(map(abs, bounds))
     assert max(map(abs, errors)) < 0.03

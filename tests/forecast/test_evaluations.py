@@ -140,8 +140,16 @@ def test_the_worst_case_has_an_evaluation_that_generates(capsys, tmp_path):
 def test_a_peak_of_an_evaluation_is_said(capsys):
     words = ["recipe=sft", "max_length=512", "completions=100", "eval_steps=4", "steps=8", "seeds=1"]
     assert main(["model=qwen2.5-7b", "tuning=lora", "gpu=h100", *words], engine=FakeEngine()) == EXIT_OK
-    said = capsys.readouterr().out
-    assert "The largest peak is that of an evaluation; steps of training take" in " ".join(said.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The largest peak is that of an evaluation; steps of training take" in said
+    assert "The estimate's worst case, one step of the longest rows" in said
+
+
+def test_the_worst_case_has_an_evaluation_of_rows(capsys):
+    words = ["recipe=sft", "model=qwen2.5-0.5b", "gpu=h100", "logprobs=nll", "completions=100", "steps=8", "seeds=1"]
+    more = (["eval_steps=4"], ["eval_steps=4", "per_device_eval_batch_size=16"], ["eval_strategy=no"])
+    found = [answer(capsys, *words, *each, engine=FakeEngine())["estimate"]["peak_allocated_bytes"] for each in more]
+    assert found[1] > found[0] > found[2]
 
 
 @pytest.mark.parametrize(("release", "said"), [("1.5", ""), ("1.14", "Assumed: trl 1.10 to 1.14 evaluate with")])

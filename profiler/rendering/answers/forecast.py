@@ -168,15 +168,12 @@ def _peaks(forecast: Forecast) -> Iterator[str]:
         )
     if worst is not None:
         verdict = "fits" if worst.left_bytes >= 0 else "is tight" if worst.fit is Fit.TIGHT else "does not fit"
-        # It knows the evaluations that generate.
-        leaves_out = outlook.trained_bytes is not None and not forecast.spec.recipe.facts.has_rollout
-        of_training = " of training alone" if leaves_out else ""
         is_above = worst.peak_reserved_bytes > usable and verdict != "does not fit"
         returned = " where a card is never full" if is_above else ""
-        more = 0 if leaves_out else outlook.reserved_bytes - worst.peak_reserved_bytes
+        more = outlook.reserved_bytes - worst.peak_reserved_bytes
         fragments = f" Fragments that steps of other lengths leave take {gib_text(more)} more." if more > 0 else ""
         yield (
-            f"The estimate's worst case{of_training}, one step of the longest rows on an empty card: "
+            f"The estimate's worst case, one step of the longest rows on an empty card: "
             f"{gib_text(worst.peak_allocated_bytes)} allocated, {gib_text(worst.peak_reserved_bytes)} reserved"
             f"{returned}; it {verdict}.{fragments}"
         )

@@ -155,13 +155,15 @@ def with_fragments(allocated_bytes: Count) -> Count:
     return allocated_bytes + allocated_bytes * FRAGMENTS_PERCENT // 100
 
 
-REPLAYED_PERCENT, REPLAYED_LESS_PERCENT, RECOMPUTED_PERCENT = {False: 4, True: 1}, 3, 10
+REPLAYED_PERCENT, REPLAYED_LESS_PERCENT = {False: 4, True: 1}, 3
 """How much more and less the segments that hold a tensor have in a simulation than in a replay of the estimate's
-requests, at most in 95 % of the trials each; the first by whether segments are expandable. With checkpointing, and
-segments that are not, both have the third of what rows of data need in addition: layers run again in gaps.
+requests, at most in 95 % of the trials each; the first by whether segments are expandable.
 
-Chosen by every third trial of the sample of seed 2053, and judged on the others (docs/trust.md).
+Chosen by every third trial of the sample of seed 2053, as the next, and judged on the others (docs/trust.md).
 """
+RECOMPUTED_PERCENT = 10
+"""What both have in addition, of what rows of data need, with checkpointing and segments that do not expand: layers
+that run again find other gaps than the stages of a replay."""
 SHARED_PERCENT = 8
 """Both on one of several GPUs, by what 114 emulated trials reserved (109), 58 of them judged once the replay stood."""
 
