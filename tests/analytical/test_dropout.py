@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matrix import with_further
 from simulating import simulate, small_spec
 from trial_strategies import architecture, specs
 
@@ -143,19 +144,20 @@ ROWS = {
 OLD_CARD = {"gpu": "t4-16gb", "dtype": Dtype.FLOAT16, "bf16": False, "logprobs": Logprobs.FULL}
 
 
+DROPPED = {
+    "lora": ({"tuning": Tuning.LORA, "lora_dropout": 0.05}, 0.0),
+    "qlora": ({"tuning": Tuning.QLORA, "lora_dropout": 0.05}, 0.0),
+    "eager": ({"tuning": Tuning.FULL, "attn_implementation": Attention.EAGER}, 0.1),
+    "sdpa without a kernel": ({"tuning": Tuning.FULL, **OLD_CARD}, 0.1),
+}
+CASES = [(name, checkpointing) for name in DROPPED for checkpointing in (True, False)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", [True, False])
-@pytest.mark.parametrize(
-    ("keys", "part"),
-    [
-        ({"tuning": Tuning.LORA, "lora_dropout": 0.05}, 0.0),
-        ({"tuning": Tuning.QLORA, "lora_dropout": 0.05}, 0.0),
-        ({"tuning": Tuning.FULL, "attn_implementation": Attention.EAGER}, 0.1),
-        ({"tuning": Tuning.FULL, **OLD_CARD}, 0.1),
-    ],
-    ids=["lora", "qlora", "eager", "sdpa-without-a-kernel"],
-)
-def test_the_simulation_keeps_what_the_formulas_count(keys, part, checkpointing):
+@pytest.mark.parametrize("case", with_further(CASES, CASES[:2] + CASES[5::2]), ids=str)
+def test_the_simulation_keeps_what_the_formulas_count(case):
+    name, checkpointing = case
+    keys, part = DROPPED[name]
     adapters = {} if keys["tuning"] is Tuning.FULL else {**LORA, "lora_rank": 8}
     keys = {**ROWS, **adapters, **keys, "gradient_checkpointing": checkpointing}
     config = {**SHAPE, "attention_dropout": part}

@@ -14,6 +14,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pytest
 import script_builders
 import yaml
 from cases import BOMB, Special, bad
+from matrix import with_further
 from odd_values import ODD, damaged, deep_pickles, variants
 from own_histories import recorded
 from time_limit import TooSlowError, time_limit
@@ -293,12 +295,18 @@ GROUPS: dict[str, Callable[[], Iterator[Odd]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GROUPS)
-def test_odd_content_ends_with_a_sentence(name, tmp_path, monkeypatch):
+PARTS = 3
+"""Every third case of a group is one of `make test`; the others are further cases."""
+GROUPS_IN_PARTS = [(name, part) for part in range(PARTS) for name in GROUPS]
+
+
+@pytest.mark.parametrize("group", with_further(GROUPS_IN_PARTS, GROUPS_IN_PARTS[: len(GROUPS)]), ids=str)
+def test_odd_content_ends_with_a_sentence(group, tmp_path, monkeypatch):
+    name, part = group
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("GRPO_VRAM_CACHE", os.fspath(tmp_path / "cache"))
     (tmp_path / "train.py").write_text("raise SystemExit(0)\n")
-    check(_executable(GROUPS[name](), tmp_path), tmp_path)
+    check(_executable(islice(GROUPS[name](), part, None, PARTS), tmp_path), tmp_path)
 
 
 def _executable(cases: Iterable[Odd], folder: Path) -> Iterator[Odd]:

@@ -3,6 +3,7 @@
 from functools import cache
 
 import pytest
+from matrix import with_further
 from simulating import LORA, simulate, small_spec
 
 from profiler.config.models.architecture import read_architecture
@@ -47,7 +48,7 @@ def compare(smaller, larger):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+@pytest.mark.parametrize("change", with_further(CHANGES, CHANGES[1:4]), ids=lambda change: next(iter(change)))
 def test_no_phase_of_a_larger_trial_needs_less(change):
     assert compare(FULL, {**FULL, **change}) == (True, set())
 
@@ -58,6 +59,7 @@ def test_no_phase_of_a_trial_with_a_larger_rank_needs_less():
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_unaligned_micro_batches_need_more_than_a_larger_aligned_generation():
     unaligned = {**FULL, "gradient_accumulation_steps": 4, "steps_per_generation": 3, "lengths": Lengths.FORCED}
     holds, larger = compare(unaligned, {**unaligned, "steps_per_generation": 4})

@@ -98,8 +98,8 @@ def configs(pair, model_type):
 
 
 TYPES = sorted(MODEL_TYPES)
-PARTS = 3
-"""Each pair is compared in a third of all types, from another one on; the others are further cases."""
+PARTS = 9
+"""Each pair is compared in a ninth of all types, from another one on; the others are further cases."""
 COMPARED = [
     *((pair, tuple(TYPES[number % PARTS :: PARTS])) for number, pair in enumerate(PAIRS)),
     *further(

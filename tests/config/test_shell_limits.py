@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from matrix import with_further
 
 from profiler.config.foreign_text import ForeignTextError
 from profiler.config.shell.run_script import read_run_script
@@ -68,7 +69,11 @@ _MOST_SECONDS = 12.0
 """Of processor time; about a second is usual."""
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+KEPT = [*SMALL, *(name for name, (_, refused) in LARGE.items() if refused), "quotes", "clauses", "a sum", "words"]
+"""A large script of each part of the grammar; those with the same parts are further cases."""
+
+
+@pytest.mark.parametrize("name", with_further(SCRIPTS, KEPT))
 def test_a_script_is_read_or_refused_in_time(name):
     text, refused = SCRIPTS[name]
     started = time.process_time()
@@ -92,7 +97,8 @@ def test_scripts_of_a_few_lines_take_little_memory():
         "    try: read_run_script(text + CALL)\n"
         "    except ForeignTextError: pass\n"
     )
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
+    folders = [str(folder) for folder in Path(__file__).parents[:2]]
+    paths = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", ""), str(Path.cwd())])
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": paths},

@@ -190,7 +190,12 @@ else:
 
 @pytest.mark.parametrize(
     ("program", "given", "steps", "noted"),
-    [("main", "2", 2, "steps=2\n"), ("main", "", 4, ""), ("thread", "2", 4, ""), ("default_worker.py", "2", 4, "")],
+    [
+        ("main", "2", 2, "steps=2\n"),
+        ("thread", "2", 4, ""),
+        ("default_worker.py", "2", 4, ""),
+        pytest.param("main", "", 4, "", marks=pytest.mark.matrix),
+    ],
 )
 def test_a_process_that_trains_ends_after_its_steps(tmp_path, program, given, steps, noted):
     """Not in a thread, which would leave its program waiting, and not a worker of Ray, whose driver waits for it."""

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from matrix import with_further
 
 from profiler.analytical.explanation.explained import Fit, all_cards
 from profiler.config.models.lookup import builtin_architecture
@@ -64,9 +65,16 @@ def _fit_in(line, gpu):
             yield fit
 
 
-@pytest.mark.parametrize("tuning", Tuning)
-@pytest.mark.parametrize("model", ["qwen2.5-0.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b", "llama-3.1-70b"])
-def test_the_line_about_cards_has_the_verdict_of_each(model, tuning):
+ON_CARDS = [
+    (model, tuning)
+    for model in ("qwen2.5-0.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b", "llama-3.1-70b")
+    for tuning in Tuning
+]
+
+
+@pytest.mark.parametrize("job", with_further(ON_CARDS, ON_CARDS[::2]), ids=str)
+def test_the_line_about_cards_has_the_verdict_of_each(job):
+    model, tuning = job
     architecture = builtin_architecture(model)
     for length in (64, 256, 600, 1024, 2048, 4096):
         values = {"backend": "simulated", "model": model, "tuning": tuning.value, "max_completion_length": length}

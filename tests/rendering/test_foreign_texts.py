@@ -6,6 +6,7 @@ from dataclasses import replace
 import builders
 import pytest
 from matplotlib.figure import Figure
+from matrix import with_further
 
 from profiler.analysis.sweep_report import sweep_report
 from profiler.rendering.document import FigureKind
@@ -50,8 +51,22 @@ def parsed(svg: bytes) -> None:
     ElementTree.fromstring(svg)
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_every_place_of_a_figure_takes_every_text(text):
+KINDS = (
+    "dollars",
+    "unknown command",
+    "bell, null and delete",
+    "line breaks",
+    "not UTF-8",
+    "long",
+    "many lines",
+    "markup",
+)
+"""A text of each kind: read as mathematics, no character of a font or of XML, and too long."""
+
+
+@pytest.mark.parametrize("name", with_further(HOSTILE, KINDS))
+def test_every_place_of_a_figure_takes_every_text(name):
+    text = HOSTILE[name]
     figure, axes = new_figure(6, 4)
     axes.plot([1, 2], [1, 2], label=f"a{text}")
     axes.set_xticks([1, 2], [text, "b"])

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from matrix import with_further
 from simulating import LORA, simulate, small_spec
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
@@ -55,13 +56,23 @@ def test_the_peaks_are_those_of_torchs_cuda_build(keys: dict[str, Any], allocate
     assert set(trace.streams.values()) == ({1} if keys.get("recipe") is Recipe.SFT else set())
 
 
-@pytest.mark.parametrize("tuning", [Tuning.FULL, Tuning.LORA])
-@pytest.mark.parametrize("recipe", [Recipe.SFT, Recipe.DPO, Recipe.KTO, Recipe.REWARD])
-def test_recomputed_layers_use_views_of_what_comes_back(recipe: Recipe, tuning: Tuning) -> None:
+OFFLOADED = [
+    (Recipe.SFT, Tuning.FULL),
+    (Recipe.DPO, Tuning.LORA),
+    (Recipe.KTO, Tuning.FULL),
+    (Recipe.REWARD, Tuning.LORA),
+]
+"""Each recipe, and both methods; the other pairs are further cases."""
+PAIRS = [(recipe, tuning) for recipe, _ in OFFLOADED for tuning in (Tuning.FULL, Tuning.LORA)]
+
+
+@pytest.mark.parametrize("pair", with_further(PAIRS, OFFLOADED), ids="-".join)
+def test_recomputed_layers_use_views_of_what_comes_back(pair: tuple[Recipe, Tuning]) -> None:
     """trl records such a view on the default stream, which delays no release where the host is as far as the card.
 
     The weights are in float32, under autocast: no such view was met with weights in bfloat16.
     """
+    recipe, tuning = pair
     keys: dict[str, Any] = {
         "recipe": recipe,
         "max_length": 64,

@@ -121,35 +121,39 @@ OF_RMSPROP: dict[Optimizer, dict[str, Any]] = {
 }
 """RMSprop of bitsandbytes has no kernel for small tensors in bfloat16."""
 
+UPDATES = [Optimizer.ADAMW_TORCH, Optimizer.ADAMW_8BIT]
+"""Of each owner of kernels one; an update of another optimizer is a further case."""
+
 CASES: list[dict[str, Any]] = [
-    *({"optim": optimizer, **ONE_PASS} for optimizer in OPTIMIZERS),
+    *({"optim": optimizer, **ONE_PASS} for optimizer in UPDATES),
     LORA_KEYS,
     QLORA_KEYS | {"optim": Optimizer.PAGED_ADAMW_8BIT, "lengths": Lengths.FORCED},
-    LORA_KEYS | {"beta": 0.04, "gradient_checkpointing": False, "logprobs": Logprobs.FULL},
-    LORA_KEYS | {"beta": 0.04, "ref_adapter": True},
     LORA_KEYS | {"rollout": Rollout.SYNTHETIC, "lora_target_modules": ("q_proj", "embed_tokens"), "lora_dropout": 0.1},
-    LORA_KEYS | {"logprobs": Logprobs.SLICED, "activation_offloading": True, "torch_empty_cache_steps": 2},
-    {"logprobs": Logprobs.MINIBATCH, "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 200},
     {"recipe": Recipe.RLOO, "beta": 0.04, "per_device_eval_batch_size": 8, **ONE_PASS},
-    {"config": QWEN3 | DEEP_ENOUGH, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
-    {"config": LLAMA | DEEP_ENOUGH, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
     {"config": MISTRAL | DEEP_ENOUGH, "attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
     BY_VLLM | ONE_PASS | {"steps": 6, "beta": 0.04},
-    BY_VLLM | LORA_KEYS | {"vllm_enable_sleep_mode": True, "vllm_max_model_length": 200},
     OF_PAIRS,
+    OF_PAIRS | {"recipe": Recipe.KTO, "per_device_train_batch_size": 2, "gradient_checkpointing": False},
+    OF_SCORES,
+    OF_ROWS,
+    OF_ROWS | SCALED,
+]
+FURTHER: list[dict[str, Any]] = [
+    *({"optim": optimizer, **ONE_PASS} for optimizer in OPTIMIZERS if optimizer not in UPDATES),
+    LORA_KEYS | {"beta": 0.04, "gradient_checkpointing": False, "logprobs": Logprobs.FULL},
+    LORA_KEYS | {"beta": 0.04, "ref_adapter": True},
+    LORA_KEYS | {"logprobs": Logprobs.SLICED, "activation_offloading": True, "torch_empty_cache_steps": 2},
+    {"logprobs": Logprobs.MINIBATCH, "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 200},
+    {"config": QWEN3 | DEEP_ENOUGH, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
+    {"config": LLAMA | DEEP_ENOUGH, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
+    BY_VLLM | LORA_KEYS | {"vllm_enable_sleep_mode": True, "vllm_max_model_length": 200},
     OF_PAIRS | LORA_KEYS | {"gradient_checkpointing": False, "lengths": Lengths.FORCED},
     OF_PAIRS | QLORA_KEYS | {"config": LLAMA | DEEP_ENOUGH, "steps": 6},
     OF_PAIRS | QLORA_KEYS | {"ref_adapter": True, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 3},
     OF_PAIRS | {"precompute_ref_log_probs": True, "precompute_ref_batch_size": 3, "optim": Optimizer.ADAMW_8BIT},
-    OF_PAIRS | {"recipe": Recipe.KTO, "per_device_train_batch_size": 2, "gradient_checkpointing": False},
-    OF_SCORES,
     OF_SCORES | LORA_KEYS | {"config": LLAMA | DEEP_ENOUGH, "steps": 6},
     OF_SCORES | QLORA_KEYS | {"gradient_checkpointing": False},
-    OF_ROWS,
-    OF_ROWS | SCALED,
     OF_ROWS | LORA_KEYS | {"config": QWEN3 | DEEP_ENOUGH, "gradient_checkpointing": False, "steps": 6},
-]
-FURTHER: list[dict[str, Any]] = [
     *(OF_RMSPROP.get(each, {}) | {"optim": each, **ONE_PASS} for each in Optimizer if each not in OPTIMIZERS),
     *(LORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
     *(QLORA_KEYS | {"optim": optimizer} for optimizer in Optimizer if optimizer not in OF_RMSPROP),

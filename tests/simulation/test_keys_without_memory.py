@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from matrix import with_further
 from simulating import simulate
 
 from profiler.config.trl.argument_keys import FREE_KEYS_BY_REASON
@@ -116,10 +117,15 @@ def _with_argument(recipe: Recipe, key: str, value: object, patch: pytest.Monkey
     return _peaks(recipe)
 
 
-@pytest.mark.parametrize(
-    ("reason", "recipe", "key"), [(reason, *case) for reason, cases in VALUES.items() for case in cases], ids=str
-)
-def test_a_free_key_changes_no_peak(reason: str, recipe: Recipe, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+FREE = [(reason, *case) for reason, cases in VALUES.items() for case in cases]
+FIRST = {(reason, recipe): key for reason, recipe, key in reversed(FREE)}
+"""One key per reason and recipe; the others are further cases."""
+KEPT = [(reason, recipe, key) for (reason, recipe), key in FIRST.items()]
+
+
+@pytest.mark.parametrize("free", with_further(FREE, KEPT), ids=str)
+def test_a_free_key_changes_no_peak(free: tuple[str, Recipe, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    reason, recipe, key = free
     default = _default(recipe)
     stated = _with_argument(recipe, key, VALUES[reason][recipe, key], monkeypatch)
     tokens = 4 * 2 * 24

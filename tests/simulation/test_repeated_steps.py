@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from matrix import with_further
 from simulating import LORA, simulate, small_spec
 
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
@@ -26,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", with_further(CASES, list(CASES)[:2]))
 def test_the_trace_equals_that_of_the_complete_run(case: str) -> None:
     keys = FORCED | CASES[case]
     complete = simulate(**keys)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from matrix import with_further
 from recipe_specs import kto_spec, reward_spec
 from simulating import LORA
 from test_dpo import IN_FLOAT32, TINY, Noting, _of_completions
@@ -173,7 +174,7 @@ EMULATED: dict[str, tuple[dict[str, Any], int, int]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", EMULATED)
+@pytest.mark.parametrize("case", with_further(EMULATED, ("kto, LoRA", "reward, full")))
 def test_the_simulation_has_the_bytes_of_torchs_cuda_build(case: str) -> None:
     keys, allocated, reserved = EMULATED[case]
     adapters = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": ("all-linear",)} if "tuning" in keys else {}

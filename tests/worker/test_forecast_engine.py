@@ -106,14 +106,14 @@ CASES: list[dict[str, Any]] = [
     JUDGED | RTX | {"tuning": Tuning.FULL, "torch_empty_cache_steps": 3},
     # Kernels that are chosen by the tokens of a row: split keys, and weights of 4 bits that are widened or not.
     OF_ROWS | SINGLE | {"tuning": Tuning.QLORA, **LORA, "gpu": "rtx-4060-ti-16gb", "max_length": 700},
-    # Masks that its kernel pads, and entropies of 128 tokens at once.
-    LORA_KEYS | RTX | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "max_completion_length": 300},
     # All completions of a generation are compared with the log-probabilities of vLLM, which generates to the limit.
     LORA_KEYS | {**VLLM, "vllm_enable_sleep_mode": True, "beta": 0.04},
-    # Rollouts in float32, whose kernel pads masks, under a training whose kernel does not.
-    LORA_KEYS | {"rollout": Rollout.GENERATE, "dtype": Dtype.FLOAT32},
 ]
 FURTHER: list[dict[str, Any]] = [
+    # Masks that its kernel pads, and entropies of 128 tokens at once.
+    FEW | LORA_KEYS | RTX | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "max_completion_length": 300},
+    # Rollouts in float32, whose kernel pads masks, under a training whose kernel does not.
+    FEW | LORA_KEYS | {"rollout": Rollout.GENERATE, "dtype": Dtype.FLOAT32},
     {"tuning": Tuning.FULL, "rollout": Rollout.SYNTHETIC, "torch_empty_cache_steps": 3},
     {"tuning": Tuning.FULL, **VLLM, "steps_per_generation": 4},
     # Completions of one prompt, whose first token attends without a mask; keys that are split.

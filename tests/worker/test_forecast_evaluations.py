@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -31,11 +32,18 @@ from profiler.domain.runs.forecast import Death
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import Dtype, Evaluations, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
-from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
+from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, UnequalStepsError
 from profiler.simulation.extrapolation.step_variants import variants
 from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes, unit_rows, widest_evaluated
 from profiler.worker.forecast import replayed
-from profiler.worker.forecast_steps import _closed_piece, learn, whole_steps, written_steps
+from profiler.worker.forecast_steps import (
+    LearntEvaluations,
+    RunLearnt,
+    _closed_piece,
+    learn,
+    whole_steps,
+    written_steps,
+)
 
 GENERATED: dict[str, Any] = {"rollout": Rollout.GENERATE, "num_generations_eval": 2}
 OF_SUMS: dict[str, Any] = {
@@ -45,15 +53,15 @@ OF_SUMS: dict[str, Any] = {
 }
 EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"on_start": True},
-    # An evaluation is learnt once, with the older loss too, and by few layers.
-    PAIRED | LORA_KEYS,
-    # The first rollouts decode; a reference scores; the last batch has fewer rows.
-    LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True, "prompts": 8},
     # vLLM has the weights after an evaluation, whose first batch has sent them; and sums over a whole vocabulary take
     # scratch that is no line of the lengths.
     VLLM | OF_SUMS | {"num_generations_eval": 2, "tuning": Tuning.FULL},
 ]
 FURTHER_EVALUATED: list[dict[str, Any]] = [
+    # An evaluation is learnt once, with the older loss too, and by few layers.
+    FEW | PAIRED | LORA_KEYS,
+    # The first rollouts decode; a reference scores; the last batch has fewer rows.
+    FEW | LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True, "prompts": 8},
     OF_ROWS | LORA_KEYS | {"logprobs": Logprobs.NLL_ENTROPY},
     # The cache is emptied after the last of four batches, and after three of four.
     OF_ROWS | LORA_KEYS | {"per_device_eval_batch_size": 6, "eval_accumulation_steps": 2},
@@ -201,6 +209,23 @@ def test_weights_are_not_sent_where_vllm_has_them() -> None:
         events.append([sum(len(piece.events) for piece in pieces) for _, pieces in steps])
     sent, left_out = events
     assert left_out[1] < sent[1] and (left_out[0], left_out[2]) == (sent[0], sent[2])
+
+
+def test_the_cache_is_emptied_before_the_next_step_or_at_the_end() -> None:
+    """By hand: two steps of two events, and an evaluation of two after each."""
+    spec = spec_of(**OF_ROWS | LORA_KEYS, steps=2)
+    known = Evaluations(eval_steps=1, per_device_eval_batch_size=2, completions=(9,))
+    draw = replace(rows_of(spec), evaluations=known)
+    trained, evaluated = (
+        Piece(events=(1, -1), first_block=1, sizes_bytes=(512,), phases=[(0, phase)])
+        for phase in (Phase.FORWARD, Phase.EVALUATION)
+    )
+    steps = cast(ParametricSteps, SimpleNamespace(begin=lambda: [[trained], [trained]]))
+    emptied = LearntEvaluations(same=evaluated, empties=True)
+    shapes = step_shapes(spec, draw)
+    learnt = RunLearnt(steps=steps, first_shapes=shapes, runs=1, steps_run=2, layers_run=None, evaluations=emptied)
+    found = [[list(piece.cache_emptied) for piece in pieces] for _, pieces in written_steps(spec, learnt, draw)]
+    assert found == [[[], []], [[0], [2]]]
 
 
 def test_evaluations_that_leave_a_block_are_not_written_out() -> None:

@@ -34,8 +34,8 @@ WIDE = {**TINY, "head_dim": 128}
 
 
 CARDS = {"eight": EIGHT, "nine": NINE}
-SHARED = [("ragged, wide heads", "eight"), ("forced lengths", "nine"), ("LoRA in float32", "eight")]
-"""Each case and each family of cards; the other pairs are further cases."""
+SHARED = [("ragged, wide heads", "eight"), ("forced lengths", "nine")]
+"""Each family of cards; the other pairs are further cases."""
 OTHERS = [(case, family) for case in CASES for family in CARDS if (case, family) not in SHARED]
 
 

@@ -57,16 +57,23 @@ TOGETHER = together(VALUES)
 MOST = max(len(found) for key, found in VALUES.items() if key != "optim")
 """So many trials have every value of every key but the optimizer; the others have further optimizers."""
 
+ADAPTED: list[dict[str, Any]] = [
+    {"logprobs": logprobs, "tuning": Tuning.LORA, **LORA} for logprobs in Logprobs if logprobs.is_of_completions
+]
+
 CASES: list[Any] = [
     *TOGETHER[:MOST],
     *further(*TOGETHER[MOST:]),
-    *({"logprobs": logprobs, "tuning": Tuning.LORA, **LORA} for logprobs in Logprobs if logprobs.is_of_completions),
+    ADAPTED[0],
+    *further(*ADAPTED[1:]),
     {"gpu": "t4-16gb", "logprobs": Logprobs.FULL},
     {"tuning": Tuning.QLORA, "optim": Optimizer.PAGED_ADAMW_8BIT, **LORA},
-    {"tuning": Tuning.QLORA, "gradient_checkpointing": False, "beta": 0.04, **LORA},
+    *further({"tuning": Tuning.QLORA, "gradient_checkpointing": False, "beta": 0.04, **LORA}),
     {"gradient_checkpointing": False},
     {"steps_per_generation": 8},
-    {"steps_per_generation": 1, "logprobs": Logprobs.FULL, "attn_implementation": Attention.FLASH_ATTENTION_2},
+    *further(
+        {"steps_per_generation": 1, "logprobs": Logprobs.FULL, "attn_implementation": Attention.FLASH_ATTENTION_2}
+    ),
     {
         "num_generations": 8,
         "per_device_train_batch_size": 8,
