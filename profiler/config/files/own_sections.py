@@ -206,7 +206,7 @@ OWN = Vocabulary(
     rules=(_precision,),
     checks=(_shared,),
     changes={f"*.{_PRECISION}": ("bf16",)},
-    free=frozenset({"bias", "device_map", "low_cpu_mem_usage", "bnb_4bit_compute_dtype"}),
+    free=frozenset({"bias", "device_map", "low_cpu_mem_usage"}),
 )
 """Names in sections that can mean one thing only."""
 

@@ -17,6 +17,7 @@ from profiler.config.files.formats.ms_swift import MS_SWIFT
 from profiler.config.files.formats.openrlhf import COMMAND, MODULES, OPENRLHF
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.vocabulary import Vocabulary
+from profiler.config.notes import Note
 from profiler.config.shell.values import Item, Value
 
 
@@ -155,9 +156,9 @@ SWIFT = Launcher(
     starts=_called("swift"),
     processes=_of_swift,
     vocabulary=MS_SWIFT,
-    commands={"sft": {"rlhf_type": "sft"}, "rlhf": {"rlhf_type": "dpo"}, "pt": {"rlhf_type": "pt"}},
+    commands={"sft": {"rlhf_type": "sft"}, "rlhf": {"rlhf_type": "dpo"}, "pt": {"rlhf_type": "sft"}},
 )
-"""`swift rlhf` trains by DPO unless `--rlhf_type` says otherwise."""
+"""`swift rlhf` trains by DPO unless `--rlhf_type` says otherwise; `swift pt` is `swift sft` without a chat template."""
 
 LLAMA_FACTORY_CLI = Launcher(
     name="llamafactory-cli",
@@ -247,6 +248,8 @@ class Started:
     """What starts a command of another program, whose options these are; None where it is the launcher."""
     trainer: str = ""
     """The recipe that counts in a script of several."""
+    notes: tuple[Note, ...] = ()
+    """What the script leaves open."""
 
     @property
     def said(self) -> str:

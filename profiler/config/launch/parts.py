@@ -80,7 +80,7 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[JobFile, 
         options, arguments = _of_trl(arguments)
     job = _job_part(name, replace(found, options=options), read)
     unread = tuple(not_counted(f"what {name} passes on as {word}") for word in arguments.unread)
-    job = replace(job, notes=(*job.notes, *unread), faults=(*job.faults, *_of_other_shards(found, job)))
+    job = replace(job, notes=(*job.notes, *found.notes, *unread), faults=(*job.faults, *_of_other_shards(found, job)))
     parts = tuple(_program_parts(name, found, arguments, read))
     if any(part.values[key] is not False for part in parts for key in _PRECISIONS & part.values.keys()):
         job = _without_precision(job)

@@ -23,13 +23,14 @@ from profiler.config.scripts.adapters import (
     given_several,
     has_more,
     left_open,
+    names_of_arguments,
     of_old_trainer,
     of_run,
     of_trained,
-    open_bits,
-    own_arguments,
     plain_arguments,
+    read_bits,
     second_models,
+    sets_on,
     sets_with_effect,
     unused_adapters,
     with_pin,
@@ -139,7 +140,7 @@ class _Script:
         self._read_adapter()
         self._read_models(recipe)
         recomputes = () if self._is_of_unsloth else self._called(*RECOMPUTES)
-        self._found.state_recomputed(recomputes, self._reached.possible, self._where)
+        found.state_recomputed(recomputes, self._reached.possible, self._where)
         trainers = [] if self._is_of_unsloth else self._called(*self._trainers)
         found.turn_off(plain_arguments(self._declared, trainers, {**found.values, **found.lines}, self._where))
         makes = self._is_of_unsloth or self._declared.reads_trl or self._called(LOADER, "LoraConfig", "get_peft_config")
@@ -201,16 +202,16 @@ class _Script:
         self._bits = of_trained(self._tree, made, trained, self._reached)
         for call in self._bits:
             self._read(call, BITSANDBYTES, only=True)
-            self._found.faults += open_bits(list(self._arguments(call)), self._found.values, self._where)
+            self._found.faults += read_bits(list(self._arguments(call)), self._found.values, self._where)
 
     def _models(self) -> list[ast.expr]:
         return [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
 
     def _read_sets(self, configs: Sequence[ast.Call], recipe: Recipe | None) -> None:
         """Read what the script sets on the arguments after they are made."""
-        names = own_arguments(self._tree, self._called(*self._trainers))
-        names |= self._declared.made_by(set(map(called_name, configs)))
-        for key, value, is_certain in sets_with_effect(self._reached.set_on(names), recipe, self._found, self._where):
+        names = names_of_arguments(self._tree, self._called(*self._trainers), configs, self._declared)
+        sets = sets_on(self._reached, names, self._where, self._found)
+        for key, value, is_certain in sets_with_effect(sets, recipe, self._found, self._where):
             if is_trl_key(key):
                 self._set(key, value, is_certain=is_certain)
 
@@ -329,9 +330,7 @@ class _Script:
 
         `first` names the first one without a keyword. With `only`, no others than those in `names` matter.
         """
-        for argument, value, line in self._arguments(call, first):
-            if only and argument not in names:
-                continue
+        for argument, value, line in (each for each in self._arguments(call, first) if not only or each[0] in names):
             key = names.get(argument, argument)
             if not key:
                 self._found.unread[argument] = value
