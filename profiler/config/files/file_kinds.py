@@ -104,11 +104,26 @@ def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
         return JobFile(name=name, faults=(fault,)) if own is None else _with_open_sizes(own)
     launched = launch_part(name, values)
     adapter = [] if values.get("peft_type") is None else adapter_part(name, {"peft_type": values["peft_type"]}).faults
-    faults = (*renamed_keys(name, values), *launched.faults, *adapter)
+    renamed = tuple(renamed_keys(name, values))
+    sizes = next((key for key in _OF_AN_ADAPTER if values.get(key) is not None), "")
+    is_open = bool(sizes) and not any(values.get(key) for key in ("use_peft", "load_in_4bit", "peft_type"))
+    switch = [_without_switch(name, sizes, values[sizes])] if renamed and is_open else []
+    faults = (*renamed, *switch, *launched.faults, *adapter)
     uncut = [uncut_note(name)] if any(key in values and values[key] is None for key in LENGTHS) else []
+    if is_open and not switch:
+        uncut.append(Note(key="tuning", text=f"no effect of {sizes}: trl makes an adapter where use_peft is true"))
     notes = (*launched.notes, *environment_notes(name, values), *uncut)
     part = JobFile(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)
     return with_inner_deepspeed(part)
+
+
+_OF_AN_ADAPTER = ("lora_r", "lora_rank", "lora_alpha")
+
+
+def _without_switch(name: str, key: str, value: object) -> Fault:
+    """Return the fault of a file that has sizes of an adapter and no key of trl that makes one, and keys of its own."""
+    problem = f"is of an adapter in {name}, which is of a script with keys of its own and has no use_peft"
+    return Fault(key="tuning", found=f"{key}={show(value)}", problem=problem, hint="Give tuning=lora or tuning=full.")
 
 
 def _with_open_sizes(part: JobFile) -> JobFile:

@@ -301,10 +301,16 @@ def _with_variables(found: Started, environment: Mapping[str, Value]) -> Started
 def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
     """Return the program after a launcher's own options."""
     place, is_module = 0, False
+    # Words that only a branch has are its options, as long as the program follows for certain.
+    ends = {place for place, item in enumerate(items) if item.is_certain and item.value.text.endswith((".py", ".yaml"))}
     while place < len(items):
         text = items[place].value.text
-        if not text.startswith("-") or text == "--":
+        is_left_out = not items[place].is_certain and any(end > place for end in ends)
+        if text == "--" or not (text.startswith("-") or is_left_out):
             break
+        if not text.startswith("-"):
+            place += 1
+            continue
         name = text.lstrip("-").partition("=")[0].replace("-", "_")
         is_module = is_module or name in _MODULE
         place += 1 if "=" in text or name in launcher.flags or launcher is TRL else 2

@@ -223,8 +223,8 @@ _SOURCES = "src"
 def _module_of(found: Started, read: FileReader, name: str) -> str | None:
     """Return the text of a module of a program: Python looks in its folder, and packages are below those above it."""
     folders = [PurePosixPath(_SOURCES)] if found.is_module else PurePosixPath(found.program).parents[:-1]
-    texts = (module_text(read, each) for each in (*(str(folder / name) for folder in folders), name))
-    return next((text for text in texts if text is not None), None)
+    places = (*(str(folder / each / name) for folder in folders for each in ("", _SOURCES)), name)
+    return next((text for each in places if (text := module_text(read, each)) is not None), None)
 
 
 def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> JobFile:

@@ -174,8 +174,7 @@ class _Script:
         if not self._declared.reads_trl:
             return
         for key, default in self._declared.defaults_of_parsed():
-            value = self._literal_or(default)
-            if is_trl_key(key) and value is not None and key not in self._given.parsed:
+            if is_trl_key(key) and key not in self._given.parsed and (value := self._literal_or(default)) is not None:
                 self._found.values[key] = value
         for key, value in self._given.parsed.items():
             if key in self._unread:
@@ -292,6 +291,8 @@ class _Script:
             self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._found.read_rewards(call, self._literal_or)
+        for call in self._called("RewardTrainer"):
+            self._found.earlier += of_old_trainer(call, self._where)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
             self._found.faults += second_models(self._tree, call, self._where) if has_none or has_adapter else ()

@@ -101,9 +101,11 @@ class NamedFiles:
         return next((path for path in self._places(name) if _is_file(path)), None)
 
     def _places(self, name: str) -> Iterator[Path]:
-        """Return where a file may be: by its path from each folder, and by its name next to the script."""
+        """Return where a file may be: by its path from each folder, by the end of one, and next to the script."""
         folders = [self._folder, *self._folder.resolve().parents[:_MOST_ABOVE]]
         yield from (folder / name for folder in folders)
+        parts = Path(name).parts if Path(name).is_absolute() else ()  # another machine's, below its repository
+        yield from (folder.joinpath(*parts[start:]) for start in range(1, len(parts)) for folder in folders)
         yield self._folder / Path(name).name
 
 
@@ -191,18 +193,14 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
 
 def _of_its_name(part: JobFile, file: Path) -> JobFile:
     """Return what a file of trl says, with the trainer that its name or folder says where no key does."""
-    if part.recipe is not None or part.values.get("model_name_or_path") is None:
+    if part.recipe is not None or not any(part.values.get(key) for key in ("model_name_or_path", "model_name")):
         return part
     recipe, faults = recipe_by_name(file.stem, file.absolute().parent.name, part.values)
     return replace(part, recipe=recipe, faults=(*part.faults, *faults))
 
 
 def _sound(parts: tuple[JobFile, ...]) -> tuple[JobFile, ...]:
-    """Return parts of which no file is refused as a whole.
-
-    Raises:
-        UsageError: One is.
-    """
+    """Return parts of which no file is refused as a whole; raise a `UsageError` if one is."""
     refused = [fault for part in parts for fault in part.faults if fault.key == CONFIG]
     if refused:
         raise UsageError(refused)
