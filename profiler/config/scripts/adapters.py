@@ -23,9 +23,10 @@ from profiler.config.scripts.names import (
     owner_name,
     plain_name,
 )
+from profiler.config.scripts.names import TRAINERS as TRAINERS_OF_TRL
 from profiler.config.scripts.reached import Reached, TrainedModel
 from profiler.config.scripts.variables import arguments_of
-from profiler.config.trl.argument_keys import KEY_OF, OF_OLD_TRAINERS
+from profiler.config.trl.argument_keys import KEY_OF, OF_EARLY_TRAINERS, OF_OLD_TRAINERS
 from profiler.config.trl.parts import JobFile
 from profiler.config.trl_releases.facts import NEWEST, RELEASES, TRAINERS
 from profiler.domain.errors import Fault
@@ -217,6 +218,13 @@ def of_old_trainer(call: ast.Call, where: Where) -> Iterator[Fault]:
         yield Fault(key=each.arg or "", found=line_text(call.lineno, where), problem=problem, hint=hint)
 
 
+def given_in_vain(trainers: Sequence[ast.Call], where: Where) -> Iterator[str]:
+    """Yield why a script cannot run that gives a trainer of trl what only its arguments have, in every release."""
+    for call in [each for each in trainers if called_name(each) in TRAINERS_OF_TRL]:
+        for each in [one.arg for one in call.keywords if one.arg in KEY_OF and one.arg not in OF_EARLY_TRAINERS][:1]:
+            yield f"gives {each} to {called_name(call)} ({where(call.lineno)}), which has no such argument"
+
+
 _OFF_IN_PLAIN = ("gradient_checkpointing", "bf16")
 """Keys that transformers' arguments leave off, and that are on in trl's from 0.22 and 0.19 on.
 
@@ -328,13 +336,7 @@ _PIN = re.compile(r"\btrl(?:\[[\w,-]*\])?==(\d+\.\d+)")
 
 
 def with_pin(part: JobFile, text: str, name: str = "") -> JobFile:
-    """Return what a script says, with the release of trl that it installs: ``trl==1.6.0`` in a comment or a line.
-
-    Args:
-        part: What its calls say.
-        text: Its text with comments, or that of a file of requirements.
-        name: That file; empty for the script itself, whose own release counts.
-    """
+    """Return what a script says, with the release that its text, or the file of requirements `name`, installs."""
     pins, has_own = set(_PIN.findall(text)), name and any(" installs trl " in note.text for note in part.notes)
     if len(pins) != 1 or part.recipe is None or part.kernels is not None or has_own or "logprobs" in part.trial:
         return part

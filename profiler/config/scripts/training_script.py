@@ -20,6 +20,7 @@ from profiler.config.scripts.adapters import (
     adapter_notes,
     apart,
     given_adapters,
+    given_in_vain,
     given_several,
     has_more,
     left_open,
@@ -234,7 +235,8 @@ class _Script:
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
         trainers, configs = self._called(*self._trainers), [] if self._is_of_unsloth else self._called(*self._configs)
         config = next(map(called_name, configs), self._declared.parsed_of_trl)
-        for problem in foreign_trainers(self._tree, trainers, config, self._calls, self._where):
+        foreign = foreign_trainers(self._tree, trainers, config, self._calls, self._where)
+        for problem in (*foreign, *given_in_vain(trainers, self._where)):
             yield self._refused(problem, f"Give {BY_KEYS}.")
         self._found.notes += of_own_trainers(self._tree, trainers, configs, self._where, self._declared.unseen)
         called = [each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own]
@@ -327,10 +329,7 @@ class _Script:
         return trained.adapter_line is not None
 
     def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
-        """Read the arguments of a call by trl's names of them, which are empty where they have no effect.
-
-        `first` names the first one without a keyword. With `only`, no others than those in `names` matter.
-        """
+        """Read the arguments of a call by trl's names of them; `only` those of `names`, `first` the one without."""
         for argument, value, line in (each for each in self._arguments(call, first) if not only or each[0] in names):
             key = names.get(argument, argument)
             if not key:

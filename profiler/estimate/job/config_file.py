@@ -334,7 +334,7 @@ _MAGIC_VALUE = re.compile(r"^([ \t]*[\w, ]+=[ \t]*)[!%].*$", re.MULTILINE)
 _CELL_MAGIC = re.compile(r"\A\s*%%(?!time|capture)")
 """The first line of a cell that is no Python."""
 
-_CONTINUES = re.compile(r"^([ \t]*[!%].*)\\\n", re.MULTILINE)
+_CONTINUES = re.compile(r"^([ \t]*)([!%].*)\\\n", re.MULTILINE)
 
 
 def notebook_part(name: str, values: Mapping[str, object], given: Given | None = None) -> JobFile:
@@ -382,7 +382,7 @@ def _python(text: str) -> str:
     if _invalid(text) is None:
         return text
     while _CONTINUES.search(text):
-        text = _CONTINUES.sub(lambda found: f"{found[1].rstrip()}; \n!", text, count=1)
+        text = _CONTINUES.sub(lambda found: f"{found[1]}{found[2].rstrip()}; \n{found[1]}!", text, count=1)
     text = _MAGIC.sub(lambda found: f"{found['indent']}pass", text)
     return _MAGIC_VALUE.sub(lambda found: f"{found[1]}object()", text)
 
