@@ -107,7 +107,7 @@ def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
     renamed = tuple(renamed_keys(name, values))
     sizes = next((key for key in _OF_AN_ADAPTER if values.get(key) is not None), "")
     is_open = bool(sizes) and not any(values.get(key) for key in ("use_peft", "load_in_4bit", "peft_type"))
-    switch = [_without_switch(name, sizes, values[sizes])] if renamed and is_open else []
+    switch = [_without_switch(name, sizes, values[sizes])] if is_open and (renamed or unknown) else []
     faults = (*renamed, *switch, *launched.faults, *adapter)
     uncut = [uncut_note(name)] if any(key in values and values[key] is None for key in LENGTHS) else []
     if is_open and not switch:
