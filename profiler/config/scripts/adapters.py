@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from profiler.config.files.companion_files import LORA_NAMES
@@ -40,7 +40,6 @@ _COPIES = ("deepcopy", "copy", *_CHANGES)
 """Functions that return a copy of arguments, with what they state."""
 
 _OF_SETATTR = 3
-
 _SHOWS = ("print", "info", "debug", "warning", "log", "pprint")
 """Functions that show a value and hand it to nothing."""
 
@@ -139,9 +138,12 @@ def adapter_notes(
             yield Note(key="tuning", text=text)
 
 
-def second_models(tree: ast.Module, call: ast.Call, where: Where) -> Iterator[Fault]:
+def second_models(
+    tree: ast.Module, call: ast.Call, where: Where, literal_or: Callable[[ast.expr, object], object]
+) -> Iterator[Fault]:
     """Refuse a reference that trl keeps because it is given, where it would have none of its own."""
-    if any(not is_nothing(tree, each) for each in given_argument(call, "ref_model", 1)):
+    given = [each for each in given_argument(call, "ref_model", 1) if not is_nothing(tree, each)]
+    if any(literal_or(each, each) is not None for each in given):
         problem = "is a second model, which trl keeps where it would need none, and which has no formula here"
         yield Fault(key="ref_model", found=where(call.lineno), problem=problem, hint="Leave it out.")
 

@@ -297,7 +297,8 @@ class _Script:
             self._found.earlier += of_old_trainer(call, self._where)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
-            self._found.faults += second_models(self._tree, call, self._where) if has_none or has_adapter else ()
+            more = second_models(self._tree, call, self._where, self._literal_or)
+            self._found.faults += more if has_none or has_adapter else ()
             if all(any(of_old_trainer(each, self._where)) for each in called):
                 self._found.earlier += of_old_trainer(call, self._where)
 
