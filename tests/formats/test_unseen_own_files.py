@@ -52,7 +52,7 @@ def test_sizes_of_an_adapter_in_a_file_of_trl_have_no_effect(tmp_path):
     assert "no effect of lora_r" not in said_of(tmp_path, "sft.yaml", f"{FLAT}use_peft: true\n")
 
 
-def test_the_name_of_a_file_with_another_key_of_the_model_says_its_trainer(tmp_path):
+def test_the_name_of_an_own_file_says_its_trainer(tmp_path):
     text = "model_name: a/b\nnum_train_epochs: 1\nper_device_train_batch_size: 2\nbf16: true\nlearning_rate: 0.1\n"
     trial = trial_of(tmp_path, "lora_sft.yaml", text, f"model={QWEN}", "max_length=256")
     assert (trial["recipe"], trial["max_length"]) == ("sft", 256)

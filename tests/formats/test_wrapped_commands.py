@@ -141,7 +141,7 @@ SFTTrainer(model=model, args=args, peft_config=LoraConfig(r=8)).train()
         (", **options", False),
     ],
 )
-def test_4_bit_weights_that_are_computed_with_in_float32_are_named(tmp_path, more, is_named):
+def test_4_bit_weights_computed_with_in_float32_are_named(tmp_path, more, is_named):
     said = said_of(tmp_path, "a.py", BITS.format(more=more), "trl=1.16")
     assert ("bnb_4bit_compute_dtype=float32" in said) == is_named
 
@@ -238,6 +238,6 @@ def test_what_is_set_and_not_in_the_file_is_asked_for(tmp_path, capsys):
     assert "what line 8 of a.py sets on the arguments" in said_of(tmp_path, "a.py", text, "trl=1.16")
 
 
-def test_arguments_of_a_command_line_are_not_those_of_the_trainer(tmp_path):
+def test_words_of_a_command_line_are_not_the_trainers(tmp_path):
     text = CHANGED.format(before="", change="words = parser.parse_args(); words.per_device_train_batch_size = 2")
     assert trial_of(tmp_path, "a.py", text, "trl=1.16")["per_device_train_batch_size"] == 8
