@@ -113,7 +113,37 @@ def test_sections_of_other_runs_ask_for_nothing(tmp_path, name):
     assert trial_of(tmp_path, "own.yaml", text, "trl=1.16")["per_device_train_batch_size"] == 4
 
 
+@pytest.mark.parametrize("name", ["final_eval", "quick_test"])
+def test_sections_that_end_as_evaluations_ask_for_nothing(tmp_path, name):
+    """Of nuinashco/ua-safe-summarization: tokens of an evaluation were asked for in SFT, which has no such key."""
+    text = own(**{name: {"max_new_tokens": 128}})
+    assert trial_of(tmp_path, "own.yaml", text, "trl=1.16")["max_completion_length"] == 64
+
+
+def test_values_of_other_keys_of_a_file_are_taken(tmp_path):
+    grpo = {**OWN["grpo"], "max_completion_length": "${sizes.tokens}"}
+    text = own(seed=7, sizes={"tokens": 96}, grpo=grpo, training={**OWN["training"], "seed": "${seed}"})
+    trial = trial_of(tmp_path, "own.yaml", text, "trl=1.16")
+    assert (trial["max_completion_length"], trial["seed"]) == (96, 7)
+
+
+@pytest.mark.parametrize("key", ["full_finetuning", "fast_inference"])
+def test_arguments_of_unsloth_in_a_section_are_of_its_files(tmp_path, capsys, key):
+    """Of nuinashco/ua-safe-summarization: "does not fit" by trl's own trainer, and nothing of Unsloth was said."""
+    text = own(model={**OWN["model"], key: True})
+    assert f"is a file of Unsloth, by its key {key}" in refusal(tmp_path, "own.yaml", text, capsys)
+
+
 # Scripts
+
+
+@pytest.mark.parametrize("module", ["unsloth", "unsloth.chat_templates", "unsloth.models.loader"])
+def test_any_module_of_unsloth_changes_the_trainer(tmp_path, capsys, module):
+    """Of nuinashco/ua-safe-summarization, which loads its model in another module."""
+    text = f"from {module} import chat\nfrom trl import SFTConfig, SFTTrainer\n"
+    text += f"SFTTrainer('{QWEN}', args=SFTConfig(max_length=512)).train()\n"
+    said = refusal(tmp_path, "train.py", text, capsys)
+    assert "trains with Unsloth, which it imports, and none of its loads of a model is here" in said
 
 
 @pytest.mark.parametrize("key", ["per_device_train_batch_size", "bf16", "num_generations"])

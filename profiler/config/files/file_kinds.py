@@ -1,5 +1,6 @@
 """Which program a file with keys and values is for, and what is assumed where it leaves a key out."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from profiler.config.files.companion_files import (
     with_inner_deepspeed,
 )
 from profiler.config.files.own_sections import own_part
-from profiler.config.files.vocabulary import mostly_unknown, renamed_keys, unknown_leaves
+from profiler.config.files.vocabulary import leaves_of, mostly_unknown, renamed_keys, unknown_leaves
 from profiler.config.notes import SIZES, Note
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_LORA_RANK
@@ -33,7 +34,24 @@ _OF_TRL = "model_name_or_path"
 
 def part_of(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what the file `name` says: of accelerate, DeepSpeed or peft, and else of trl."""
-    return companion_part(name, values) or trl_part(name, values)
+    return companion_part(name, values) or trl_part(name, with_references(values))
+
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.-]*)\}")
+"""A value of another key of the same file, as OmegaConf reads it: ``${training.seed}``."""
+
+
+def with_references(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys with the values that they take from other keys of the file."""
+    leaves = dict(leaves_of(values))
+
+    def taken(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {key: taken(each) for key, each in value.items()}
+        found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        return value if found is None else leaves.get(found[1], value)
+
+    return {key: taken(value) for key, value in values.items()}
 
 
 _PEFT = frozenset({"peft_type", "base_model_name_or_path"})

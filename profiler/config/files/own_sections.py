@@ -110,7 +110,7 @@ _ASIDE = frozenset(
 )
 """Sections about other runs than the training."""
 
-_OF_OTHER_RUNS = re.compile(r"(?:eval|evaluation|inference|test|benchmark)_")
+_OF_OTHER_RUNS = re.compile(r"(?:eval|evaluation|inference|test|benchmark)_|\w+_(?:eval|evaluation|test)$")
 
 _OTHER_MODELS = frozenset({"reward_model", "teacher", "critic", "value_model", "ref_model"})
 """Sections about further models, which are on a GPU as well."""

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
-from profiler.config.files.file_kinds import companion_part, part_of
+from profiler.config.files.file_kinds import companion_part, part_of, with_references
 from profiler.config.files.foreign_formats import foreign_command, foreign_part, foreign_script, is_of_verl
 from profiler.config.files.own_sections import FileKeys, parts_with_own_file
 from profiler.config.foreign_text import (
@@ -297,7 +297,7 @@ def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:
     return (
         None
         if foreign_part(Path(name).name, values) is not None
-        else extended(values, lambda each: files(str(Path(name).parent / each)))
+        else with_references(extended(values, lambda each: files(str(Path(name).parent / each))))
     )
 
 
