@@ -231,6 +231,18 @@ def test_what_is_set_on_arguments_of_a_function_counts(tmp_path, before, change)
     assert (trial["per_device_train_batch_size"], trial["gradient_checkpointing"]) == (2, True)
 
 
+def test_arguments_have_several_names(tmp_path):
+    """Of the function that makes them, of its caller that passes them on by their place, and the other way round."""
+    text = CHANGED.format(before="", change="args.per_device_train_batch_size = 2")
+    text = text.replace('SFTTrainer(model="Qwen/Qwen2.5-0.5B", args=args)', 'SFTTrainer("Qwen/Qwen2.5-0.5B", args)')
+    assert trial_of(tmp_path, "a.py", text, "trl=1.16")["per_device_train_batch_size"] == 2
+    text = CHANGED.format(before="from own import known", change="pass").replace("    return made", "    return made")
+    text = text.replace("made = SFTConfig(", "made = known(SFTConfig(").replace(
+        "=True)", "=True))\n    made.max_length = 64"
+    )
+    assert trial_of(tmp_path, "a.py", text, "trl=1.16")["max_length"] == 64
+
+
 def test_what_is_set_and_not_in_the_file_is_asked_for(tmp_path, capsys):
     text = CHANGED.format(before="", change="args.per_device_train_batch_size = count()")
     assert "is set to what is not in the file (line 8 of a.py)" in refusal(tmp_path, "a.py", text, capsys, "trl=1.16")
