@@ -87,6 +87,20 @@ VERL = (
 )
 
 
+SERVED = (
+    f"python train_grpo.py --model_name_or_path {QWEN} --use_vllm true --vllm_mode server --num_generations 2 "
+    "--per_device_train_batch_size 2 --max_completion_length 64\n"
+)
+
+
+@pytest.mark.parametrize(("options", "is_named"), [("--max_model_len 2048", True), ("--port 8000", False), ("", False)])
+def test_options_of_a_server_of_trl_are_named(tmp_path, options, is_named):
+    """Of jonathanlu31/final_project: the engine's part of its card is said to be that of its defaults."""
+    line = f"CUDA_VISIBLE_DEVICES=3 trl vllm-serve --model {QWEN} {options} > log.txt 2>&1 &\n"
+    said = said_of(tmp_path, "run.sh", f"{line}{SERVED}", "trl=1.16")
+    assert ("--max_model_len of trl vllm-serve (its engine is that of its defaults)" in said) == is_named
+
+
 # Kernels of the hub
 
 

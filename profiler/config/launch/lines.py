@@ -37,6 +37,7 @@ SHELL = (".sh", ".bash", ".slurm", ".sbatch")
 """How names of shell scripts end."""
 
 _RUN_SCRIPTS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "nohup", "sbatch", "srun", "exec", "time")
+_PARTS = re.compile(r"--(?:gpu|max|tensor|data|kv|dtype|enforce)[-_]?")
 _MOST_CALLED = 5
 """How many scripts run one another."""
 _FEWEST_KEYS = 2
@@ -57,15 +58,22 @@ def training_in(text: str, called: Call | None = None, read: TextReader = no_tex
     calls = commands_run(text, called, read)
     found = _one([found for call in calls for found in _trainings(call)])
     files = [each[1] for call in calls if (each := [item.value.text for item in call.items])[0] in SOURCES and each[1:]]
-    unread = dict.fromkeys(each for each in files if not each.endswith(ENVIRONMENTS))
-    return replace(found, notes=tuple(not_counted(f"what {each} sets, which is not here") for each in unread))
+    texts = [f"what {each} sets, which is not here" for each in files if not each.endswith(ENVIRONMENTS)]
+    texts += [f"{each} of trl vllm-serve (its engine is that of its defaults)" for each in _of_servers(calls)]
+    return replace(found, notes=tuple(not_counted(text) for text in dict.fromkeys(texts)))
+
+
+def _of_servers(calls: Sequence[Call]) -> Iterator[str]:
+    """Return the options of an engine of its own by which it takes another part of its card."""
+    for texts in [[item.value.text for item in call.items] for call in calls]:
+        if "trl" in texts and {"vllm-serve", "vllm_serve"} & {*texts}:
+            yield from (each for each in texts if each.startswith("--") and _PARTS.match(each))
 
 
 def innermost(name: str, text: str, read: TextReader) -> tuple[str, str, Call | None]:
     """Return the script that a shell script without a training of its own runs: its name, text and call.
 
-    Raises:
-        ForeignTextError: It runs several, or one that is not there, or exceeds a limit.
+    Raises a `ForeignTextError` if it runs several, or one that is not there, or exceeds a limit.
     """
     called: Call | None = None
     for _ in range(_MOST_CALLED):
