@@ -85,8 +85,8 @@ _READ = (
     _Read(
         "ms-swift",
         "ms-swift 4.6",
-        "`swift sft` and `swift rlhf --rlhf_type grpo`, `dpo`, `kto` or `rm`, and their files `swift/cli/*.py` by "
-        "`torchrun` or `python`, in YAML, in a shell script or after `--`: LoRA, full "
+        "`swift sft`, `swift pt` and `swift rlhf --rlhf_type grpo`, `dpo`, `kto` or `rm`, and their files "
+        "`swift/cli/*.py` by `torchrun` or `python`, in YAML, in a shell script or after `--`: LoRA, full "
         "and 4-bit weights, its own files of DeepSpeed, vLLM; its defaults and losses",
         "other trainers, Megatron, sequence parallelism, padding-free batches, weights and optimizer moved away while "
         "vLLM generates, FSDP's own file, other tuners, models with images, rows without `max_length`, version 2",

@@ -5,11 +5,13 @@ nothing. Tables of rows stand next to what reads the file: `trl/effects.py`, `fi
 `models/fields.py`. Tests walk the installed classes and fail on a field that is in no table.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from profiler.config.options.reading import show
+from profiler.domain.trials.trial import Attention
 
 SIZES = ("per_device_train_batch_size", "num_generations", "max_completion_length", "max_length")
 """Keys of a trial without which an answer is of little use."""
@@ -44,6 +46,23 @@ def note_lines(notes: Sequence[Note]) -> tuple[str, ...]:
     assumed = ", ".join(dict.fromkeys(note.text for note in notes if note.is_counted))
     missing = ", ".join(dict.fromkeys(note.text for note in notes if not note.is_counted))
     return tuple(line for line in (assumed and f"Assumed: {assumed}.", missing and f"Not counted: {missing}.") if line)
+
+
+_KERNEL = re.compile(r"(?:[\w.-]+/)?[\w.-]*flash[_-]?att(?:entio)?n[\w.-]*(?:[@:][\w.-]+)*")
+COUNTED_ATTENTION = Attention.FLASH_ATTENTION_2
+"""As what later FlashAttentions and those of the hub are counted: transformers calls them in the same way.
+
+Source: `is_flash_attention_requested` in `utils/generic.py` and `FLASH_ATTN_KERNEL_FALLBACK` in
+`modeling_flash_attention_utils.py` of 5.23.
+"""
+
+
+def kernel_notes(values: Mapping[str, object]) -> Iterator[Note]:
+    """Return the note of an attention that is counted as another one; none for others."""
+    key = "attn_implementation"
+    stated = values.get(key)
+    if isinstance(stated, str) and stated != COUNTED_ATTENTION and _KERNEL.fullmatch(stated):
+        yield Note(key=key, text=f"{key}={COUNTED_ATTENTION} ({stated} is counted as it)")
 
 
 class Direction(StrEnum):

@@ -367,7 +367,8 @@ REFUSED = [
     (
         "ms_swift",
         {"rlhf_type": "cpo"},
-        "rlhf_type=cpo: is a trainer of ms-swift 4.6 that is not read; those that are: grpo, sft, rm, dpo, kto. "
+        "rlhf_type=cpo: is a trainer of ms-swift 4.6 that is not read, because it trains on pairs without a reference, "
+        "which has no formula here; those that are: grpo, sft, rm, dpo, kto. "
         "python -m profiler.run gpus=1xCARD runs the command itself on an emulated card (docs/scripts.md).",
     ),
     ("ms_swift", {"rlhf_type": "dpo", "use_liger_kernel": True}, "use_liger_kernel=true: has no formula here with"),
@@ -573,7 +574,7 @@ def test_a_command_states_processes_and_arguments(tmp_path, line, trial):
             f"swift rlhf --model {QWEN}",
             "max_length=null: is absent, and then ms-swift cuts rows at the longest that the model allows",
         ),
-        ("swift pt --model a/b --max_length 64", "rlhf_type=pt: is a trainer of ms-swift 4.6"),
+        ("swift rlhf --rlhf_type gkd --model a/b --max_length 64", "rlhf_type=gkd: is a trainer of ms-swift 4.6"),
         ("swift sft --model a/b --max_length $LONGEST", "is max_length in run.sh, which does not say what it is"),
         (f"swift sft --model {QWEN} --max_length 64 --lora_rank $RANK", "is lora_rank in run.sh, which does not say"),
         (

@@ -1,5 +1,6 @@
 """Which program a file with keys and values is for, and what is assumed where it leaves a key out."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from profiler.config.files.companion_files import (
     with_inner_deepspeed,
 )
 from profiler.config.files.own_sections import own_part
-from profiler.config.files.vocabulary import mostly_unknown, renamed_keys, unknown_leaves
+from profiler.config.files.vocabulary import leaves_of, mostly_unknown, renamed_keys, unknown_leaves
 from profiler.config.notes import SIZES, Note
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_LORA_RANK
@@ -33,7 +34,24 @@ _OF_TRL = "model_name_or_path"
 
 def part_of(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what the file `name` says: of accelerate, DeepSpeed or peft, and else of trl."""
-    return companion_part(name, values) or trl_part(name, values)
+    return companion_part(name, values) or trl_part(name, with_references(values))
+
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.-]*)\}")
+"""A value of another key of the same file, as OmegaConf reads it: ``${training.seed}``."""
+
+
+def with_references(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys with the values that they take from other keys of the file."""
+    leaves = dict(leaves_of(values))
+
+    def taken(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {key: taken(each) for key, each in value.items()}
+        found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        return value if found is None else leaves.get(found[1], value)
+
+    return {key: taken(value) for key, value in values.items()}
 
 
 _PEFT = frozenset({"peft_type", "base_model_name_or_path"})
@@ -104,11 +122,26 @@ def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
         return JobFile(name=name, faults=(fault,)) if own is None else _with_open_sizes(own)
     launched = launch_part(name, values)
     adapter = [] if values.get("peft_type") is None else adapter_part(name, {"peft_type": values["peft_type"]}).faults
-    faults = (*renamed_keys(name, values), *launched.faults, *adapter)
+    renamed = tuple(renamed_keys(name, values))
+    sizes = next((key for key in _OF_AN_ADAPTER if values.get(key) is not None), "")
+    is_open = bool(sizes) and not any(values.get(key) for key in ("use_peft", "load_in_4bit", "peft_type"))
+    switch = [_without_switch(name, sizes, values[sizes])] if is_open and (renamed or unknown) else []
+    faults = (*renamed, *switch, *launched.faults, *adapter)
     uncut = [uncut_note(name)] if any(key in values and values[key] is None for key in LENGTHS) else []
+    if is_open and not switch:
+        uncut.append(Note(key="tuning", text=f"no effect of {sizes}: trl makes an adapter where use_peft is true"))
     notes = (*launched.notes, *environment_notes(name, values), *uncut)
     part = JobFile(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)
     return with_inner_deepspeed(part)
+
+
+_OF_AN_ADAPTER = ("lora_r", "lora_rank", "lora_alpha")
+
+
+def _without_switch(name: str, key: str, value: object) -> Fault:
+    """Return the fault of a file that has sizes of an adapter and no key of trl that makes one, and keys of its own."""
+    problem = f"is of an adapter in {name}, which is of a script with keys of its own and has no use_peft"
+    return Fault(key="tuning", found=f"{key}={show(value)}", problem=problem, hint="Give tuning=lora or tuning=full.")
 
 
 def _with_open_sizes(part: JobFile) -> JobFile:

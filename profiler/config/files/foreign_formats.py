@@ -255,7 +255,10 @@ FORMATS = (
         # Arguments of `FastLanguageModel.from_pretrained` in Unsloth 2026.1, which trl's `ModelConfig` lacks, and of
         # `UnslothTrainingArguments`.
         keys=(
-            Keys(any_of=_words("fast_inference *.fast_inference embedding_learning_rate *.embedding_learning_rate")),
+            *(
+                Keys(any_of=frozenset({each, f"*.{each}"}))
+                for each in ("fast_inference", "embedding_learning_rate", "full_finetuning")
+            ),
             Keys(required=_words("model_name max_seq_length load_in_4bit")),
         ),
         commands=_called(r"\bunsloth-cli\.py", r"\bunsloth +(?:train|studio)\b"),
@@ -373,7 +376,7 @@ def other_program(
     if loader is not None:
         problem = f"loads its model by Unsloth's {loader}, whose kernels have no formula and no bound here"
         return problem, f"Give {BY_KEYS} for what trl's own trainer needs."
-    modules = [module for module, name in names if not trained or name in trained or module == _PATCHES_TRL]
+    modules = [each for each, name in names if not trained or name in trained or each.split(".")[0] == _PATCHES_TRL]
     starts = {".".join(module.split(".")[:depth]) for module in modules for depth in range(1, _MOST_DEPTH)}
     other = next((each for each in FORMATS if each.modules & starts), None)
     if other is None:

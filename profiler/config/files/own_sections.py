@@ -110,6 +110,8 @@ _ASIDE = frozenset(
 )
 """Sections about other runs than the training."""
 
+_OF_OTHER_RUNS = re.compile(r"(?:eval|evaluation|inference|test|benchmark)_|\w+_(?:eval|evaluation|test)$")
+
 _OTHER_MODELS = frozenset({"reward_model", "teacher", "critic", "value_model", "ref_model"})
 """Sections about further models, which are on a GPU as well."""
 
@@ -141,16 +143,17 @@ _OF_DATA = ("dataset_name", "eval_strategy", "per_device_eval_batch_size")
 """Keys without memory of their own that decide what is counted. Others are left out: they would tell the release of
 trl, and a user's own script may give such names to what it likes."""
 
-_SHARDS = re.compile(r"(?:deepspeed|zero)\w*?(\d)|(fsdp)", re.IGNORECASE)
+_SHARDS = re.compile(r"(?:.*/)?(?:deepspeed|ds_|zero)(?:[\w/-]*?\d)?\w*(?:\.json)?|(fsdp)\w*", re.IGNORECASE)
 
 
 def _shared(leaves: Mapping[str, object]) -> Iterator[Fault]:
     """Return a fault per key of the user's own that shares the training among GPUs: trl's are in another file."""
     for path, value in leaves.items():
         last = path.rpartition(".")[2]
-        how = _SHARDS.fullmatch(value) if isinstance(value, str) and last in _STRATEGIES else None
+        is_how = last in _STRATEGIES or not _ENGINES.isdisjoint(path.split("."))
+        how = _SHARDS.fullmatch(value) if isinstance(value, str) and is_how else None
         moved = _MOVED.get(last, "") if value is True else ""
-        key = moved or ("" if how is None else "sharding" if how[2] else "zero_stage")
+        key = moved or ("" if how is None else "sharding" if how[1] else "zero_stage")
         if key:
             problem = f"is {path} in a file of a script of its own, which shares the training among GPUs"
             hint = f"Give num_processes= with {key}= as well."
@@ -172,6 +175,7 @@ _LENGTHS = ("max_length", "max_seq_length")
 """Keys that users give to any trainer."""
 
 _STRATEGIES = ("strategy", "distributed_strategy", "distributed_type", "backend")
+_ENGINES = frozenset({"engine", "distributed", "parallel", "parallelism", "accelerate", "launcher"})
 _MOVED = {"offload_optimizer": "offload_optimizer_device", "offload_param": "offload_param_device"}
 """Switches of DeepSpeed in files of users, with the key that says the same."""
 
@@ -203,10 +207,11 @@ OWN = Vocabulary(
         "*.lora_rank": "lora_r",
         "*.bnb_4bit_use_double_quant": "use_bnb_nested_quant",
     },
+    values={key: {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"} for key in ("dtype", "torch_dtype")},
     rules=(_precision,),
     checks=(_shared,),
     changes={f"*.{_PRECISION}": ("bf16",)},
-    free=frozenset({"bias", "device_map", "low_cpu_mem_usage", "bnb_4bit_compute_dtype"}),
+    free=frozenset({"bias", "device_map", "low_cpu_mem_usage"}),
 )
 """Names in sections that can mean one thing only."""
 
@@ -215,7 +220,7 @@ def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
     """Return what the keys of a user's own file say; None for one without sections, or without keys of trl."""
     if not any(isinstance(value, Mapping) and value for value in values.values()):
         return None
-    kept = {key: value for key, value in values.items() if str(key) not in _ASIDE and str(key) not in _OTHER_MODELS}
+    kept = {key: value for key, value in values.items() if str(key) not in {*_aside(values), *_OTHER_MODELS}}
     found = translated(OWN, name, kept)
     known = [path for path in found.read if path.rpartition(" as ")[2].rpartition(".")[2] not in FREE_KEYS]
     of_trl = [path for path in known if _changes_memory(path.rpartition(".")[2])]
@@ -228,12 +233,14 @@ def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
     faults += [*_both_tunings(name, kept, found)]
     others = [Note(key="recipe", text=f"recipe={recipe} (by the names in {name})")] if recipe is not None else []
     content = _counted(found)
-    left = [*found.unknown, *(str(key) for key in values if str(key) in _ASIDE)]
+    left = [*found.unknown, *_aside(values)]
     others += [not_counted(f"what {key} of {name} changes") for key in values if str(key) in _OTHER_MODELS]
-    others += [
-        not_counted(f"Unsloth ({path} of {name})") for path, on in leaves_of(kept) if on is True and "unsloth" in path
-    ]
-    others += [_left_to_script(name, path) for path, value in leaves_of(kept) if path in open_paths and value == _AUTO]
+    for path, value in leaves_of(kept):
+        if value is True and "unsloth" in path:
+            others.append(not_counted(f"Unsloth ({path} of {name})"))
+        elif value == _AUTO and path in open_paths:
+            key = memory_key(path)
+            others.append(Note(key=key, text=f"trl's default of {key} ({name} has {path}: {_AUTO})"))
     read = shortened(", ".join(found.read), _MOST_NAMED)
     return JobFile(
         name=name,
@@ -243,6 +250,12 @@ def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
         unknown=tuple(left),
         faults=(*_once(found.faults), *faults),
     )
+
+
+def _aside(values: Mapping[str, object]) -> list[str]:
+    """Return the sections about other runs, by their names or by how these begin: ``eval_ood``."""
+    sections = [str(key) for key, value in values.items() if isinstance(value, Mapping)]
+    return [*(str(key) for key in values if str(key) in _ASIDE), *filter(_OF_OTHER_RUNS.match, sections)]
 
 
 def parts_with_own_file(script: JobFile, name: str, values: Mapping[str, object], keys: FileKeys) -> list[JobFile]:
@@ -259,7 +272,7 @@ def parts_with_own_file(script: JobFile, name: str, values: Mapping[str, object]
     if not keys.read:
         return []
     trainers = {each.value for each in Recipe if script.recipe not in (None, each)}
-    found = translated(OWN, name, _without(values, keys.read, others={*trainers, *_ASIDE}))
+    found = translated(OWN, name, _without(values, keys.read, others={*trainers, *_ASIDE, *_aside(values)}))
     stated = {KEY_OF.get(key, key) for key, value in script.values.items() if value is not None}
     content = {key: value for key, value in _counted(found).items() if KEY_OF.get(key, key) not in stated}
     looked_up = [path for path in keys.read if memory_key(path) or _changes_memory(path.rpartition(".")[2])]
@@ -311,11 +324,6 @@ def _both_tunings(name: str, values: Mapping[str, object], found: Translation) -
         yield Fault(key="tuning", found="null", problem=problem, hint="Give tuning=full or tuning=lora as well.")
 
 
-def _left_to_script(name: str, path: str) -> Note:
-    key = memory_key(path)
-    return Note(key=key, text=f"trl's default of {key} ({name} has {path}: {_AUTO})")
-
-
 def _once(faults: tuple[Fault, ...]) -> Iterator[Fault]:
     """Return one fault per key."""
     yield from {fault.key: fault for fault in reversed(faults)}.values()
@@ -334,12 +342,9 @@ def _of_training(values: Mapping[str, object]) -> Mapping[str, object]:
 
 def _below_half(name: str, known: list[str], unknown: list[str]) -> Fault:
     shown = ", ".join(unknown[:SHOWN]) + (", ..." if len(unknown) > SHOWN else "")
-    problem = (
-        f"has {len(unknown)} of {len(known) + len(unknown)} keys that may change memory by names that trl does not "
-    )
-    problem += f"have ({shown})"
-    hint = f"Give {BY_KEYS}, or the script with it."
-    return Fault(key="config", found=name, problem=problem, hint=hint)
+    count = f"has {len(unknown)} of {len(known) + len(unknown)}"
+    problem = f"{count} keys that may change memory by names that trl does not have ({shown})"
+    return Fault(key="config", found=name, problem=problem, hint=f"Give {BY_KEYS}, or the script with it.")
 
 
 def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tuple[Recipe | None, list[Fault]]:
@@ -367,11 +372,7 @@ def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tupl
 
 
 def contained(owner: object, key: object) -> bool:
-    """Return whether a list or mapping has a value or key.
-
-    Raises:
-        NoLiteralError: What it has is not in the file.
-    """
+    """Return whether a list or mapping has a value or key; raise a `NoLiteralError` if that is not in the file."""
     match owner:
         case FileKeys(is_open=False) | dict():
             if show(key) not in owner and ANY_KEY in owner:

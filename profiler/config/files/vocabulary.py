@@ -50,12 +50,15 @@ _OTHER_NAMES: Mapping[str, str] = {
     "beta": "kl_beta kl_coef kl_coeff kl_penalty kl_weight kl_loss_coef init_kl_coef",
     "lora_r": "lora_rank",
     "lora_target_modules": "target_modules lora_modules",
-    "use_peft": "use_lora use_qlora peft_config lora_config",
+    "use_peft": "use_lora use_qlora peft_config lora_config peft_enabled enable_peft lora_enabled enable_lora",
     "load_in_4bit": "use_4bit load_4bit bits quant_bits",
     "optim": "optimizer",
     "dtype": "precision model_dtype",
     "attn_implementation": "attention_implementation attn_impl",
-    "gradient_checkpointing": "use_gradient_checkpointing grad_checkpointing gradient_ckpt",
+    "gradient_checkpointing": (
+        "use_gradient_checkpointing grad_checkpointing gradient_ckpt grad_checkpoint grad_ckpt use_checkpointing "
+        "activation_checkpointing gradient_checkpoint enable_gradient_checkpointing checkpoint_activations"
+    ),
 }
 """Names that own scripts give to what trl has a key for, from 120 public repositories."""
 
@@ -157,17 +160,14 @@ def renamed_keys(name: str, values: Mapping[str, object]) -> Iterator[Fault]:
         is_of_trl = is_trl_key(str(other)) and other != "kl_coef"
         if key is None or is_of_trl or _states(values, key) or _changes_nothing(key, value):
             continue
-        settled_by = _SETTLES.get(key, KEY_OF.get(key, key))
+        by = _SETTLES.get(key, KEY_OF.get(key, key))
         problem = f"is {other} in {name}, and trl's key is {key}, so the file is of a script with keys of its own"
-        yield Fault(
-            key=settled_by, found=show(value), problem=problem, hint=f"Give {settled_by}= as well, or rename it."
-        )
+        yield Fault(key=by, found=show(value), problem=problem, hint=f"Give {by}= as well, or rename it.")
 
 
 def _changes_nothing(key: str, value: object) -> bool:
     """Return whether a value says what trl does without the key."""
-    is_off = value is None or (value is False and TRL_DEFAULTS.get(key) is not True)
-    return is_off or TRL_DEFAULTS.get(key) == value
+    return value is None or (value is False and TRL_DEFAULTS.get(key) is not True) or TRL_DEFAULTS.get(key) == value
 
 
 def _states(values: Mapping[str, object], key: str) -> bool:
@@ -380,9 +380,9 @@ def _without_equal(vocabulary: Vocabulary, name: str, path: str, value: object) 
         problem = f"of {name} ({vocabulary.version}) changes memory in a way that has no formula"
         yield Fault(key=path, found=show(value), problem=problem)
     elif neutral is None and path not in vocabulary.free and last not in vocabulary.free:
-        key = memory_key(path) if value not in (None, False, "", "auto", "none", "default") else ""
-        is_switch = isinstance(value, bool) and key in _COUNTS  # completion_only: true
-        if key and not is_switch:
+        key = memory_key(path) if value not in (None, "", "auto", "none", "default") else ""
+        is_on = value is not False or TRL_DEFAULTS.get(key) is True
+        if key and is_on and not (isinstance(value, bool) and key in _COUNTS):  # completion_only: true
             problem = f"is {path} in {name}, and trl has no key of that name"
             yield Fault(key=key, found=show(value), problem=problem, hint=f"Give {key}= as well.")
 
@@ -394,7 +394,7 @@ def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
 
 
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
-    read = ", ".join(map(str, vocabulary.recipes))
     why = f", because it {vocabulary.unread[found]}" if found in vocabulary.unread else ""
-    problem = f"{OTHER_TRAINER} {vocabulary.version} that is not read{why}; those that are: {read}"
+    problem = f"{OTHER_TRAINER} {vocabulary.version} that is not read{why}; those that are: "
+    problem += ", ".join(map(str, vocabulary.recipes))
     return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem, hint=RUN_IT)

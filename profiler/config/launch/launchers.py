@@ -17,6 +17,7 @@ from profiler.config.files.formats.ms_swift import MS_SWIFT
 from profiler.config.files.formats.openrlhf import COMMAND, MODULES, OPENRLHF
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.vocabulary import Vocabulary
+from profiler.config.notes import Note
 from profiler.config.shell.values import Item, Value
 
 
@@ -155,9 +156,9 @@ SWIFT = Launcher(
     starts=_called("swift"),
     processes=_of_swift,
     vocabulary=MS_SWIFT,
-    commands={"sft": {"rlhf_type": "sft"}, "rlhf": {"rlhf_type": "dpo"}, "pt": {"rlhf_type": "pt"}},
+    commands={"sft": {"rlhf_type": "sft"}, "rlhf": {"rlhf_type": "dpo"}, "pt": {"rlhf_type": "sft"}},
 )
-"""`swift rlhf` trains by DPO unless `--rlhf_type` says otherwise."""
+"""`swift rlhf` trains by DPO unless `--rlhf_type` says otherwise; `swift pt` is `swift sft` without a chat template."""
 
 LLAMA_FACTORY_CLI = Launcher(
     name="llamafactory-cli",
@@ -247,6 +248,8 @@ class Started:
     """What starts a command of another program, whose options these are; None where it is the launcher."""
     trainer: str = ""
     """The recipe that counts in a script of several."""
+    notes: tuple[Note, ...] = ()
+    """What the script leaves open."""
 
     @property
     def said(self) -> str:
@@ -298,10 +301,16 @@ def _with_variables(found: Started, environment: Mapping[str, Value]) -> Started
 def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
     """Return the program after a launcher's own options."""
     place, is_module = 0, False
+    # Words that only a branch has are its options, as long as the program follows for certain.
+    ends = {place for place, item in enumerate(items) if item.is_certain and item.value.text.endswith((".py", ".yaml"))}
     while place < len(items):
         text = items[place].value.text
-        if not text.startswith("-") or text == "--":
+        is_left_out = not items[place].is_certain and any(end > place for end in ends)
+        if text == "--" or not (text.startswith("-") or is_left_out):
             break
+        if not text.startswith("-"):
+            place += 1
+            continue
         name = text.lstrip("-").partition("=")[0].replace("-", "_")
         is_module = is_module or name in _MODULE
         place += 1 if "=" in text or name in launcher.flags or launcher is TRL else 2

@@ -3,12 +3,16 @@
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from profiler.config.files.arguments import read_arguments
+from profiler.config.files.foreign_formats import foreign_script
 from profiler.config.foreign_text import ForeignTextError
 from profiler.config.launch.launchers import PYTHON, TRL, Started, started
-from profiler.config.shell.running import Call, commands_run
+from profiler.config.notes import not_counted
+from profiler.config.shell.run_script import ENVIRONMENTS
+from profiler.config.shell.running import SOURCES, Call, TextReader, commands_run, no_text
 from profiler.config.shell.values import Item, Value, is_label
 from profiler.config.trl.argument_keys import is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS
@@ -29,17 +33,74 @@ _PREPARES = re.compile(
 _TRAINS = re.compile(r"train|grpo|rloo|sft|dpo|ppo|kto|orpo|finetune|(?:^|_)rl(?:_|$)|(?:^|_)ft(?:_|$)", re.IGNORECASE)
 _LAUNCHES = re.compile(r"\b(?:accelerate|torchrun|trl|deepspeed|swift|llamafactory-cli|axolotl|python3?)\b")
 _NOT_SCRIPTS = ("pip", "vllm", "http.server", "venv", "json.tool", "ipykernel", "ray")
+SHELL = (".sh", ".bash", ".slurm", ".sbatch")
+"""How names of shell scripts end."""
+
+_RUN_SCRIPTS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "nohup", "sbatch", "srun", "exec", "time")
+_PARTS = re.compile(r"--(?:gpu|max|tensor|data|kv|dtype|enforce)[-_]?")
+_MOST_CALLED = 5
+"""How many scripts run one another."""
 _FEWEST_KEYS = 2
 """Keys of trl among the arguments of a script, by which it trains whatever its name is."""
 
 
-def training_in(text: str) -> Started:
+def training_in(text: str, called: Call | None = None, read: TextReader = no_text) -> Started:
     """Return what a shell script starts that trains.
+
+    Args:
+        text: The script.
+        called: The command of another script that runs it; None if there is none.
+        read: Returns the text of a file that it reads as its own.
 
     Raises:
         ForeignTextError: It starts no training, or several, or exceeds a limit.
     """
-    return _one([found for call in commands_run(text) for found in _trainings(call)])
+    calls = commands_run(text, called, read)
+    found = _one([found for call in calls for found in _trainings(call)])
+    files = [each[1] for call in calls if (each := [item.value.text for item in call.items])[0] in SOURCES and each[1:]]
+    texts = [f"what {each} sets, which is not here" for each in files if not each.endswith(ENVIRONMENTS)]
+    texts += [f"{each} of trl vllm-serve (its engine is that of its defaults)" for each in _of_servers(calls)]
+    return replace(found, notes=tuple(not_counted(text) for text in dict.fromkeys(texts)))
+
+
+def _of_servers(calls: Sequence[Call]) -> Iterator[str]:
+    """Return the options of an engine of its own by which it takes another part of its card."""
+    for texts in [[item.value.text for item in call.items] for call in calls]:
+        if "trl" in texts and {"vllm-serve", "vllm_serve"} & {*texts}:
+            yield from (each for each in texts if each.startswith("--") and _PARTS.match(each))
+
+
+def innermost(name: str, text: str, read: TextReader) -> tuple[str, str, Call | None]:
+    """Return the script that a shell script without a training of its own runs: its name, text and call.
+
+    Raises a `ForeignTextError` if it runs several, or one that is not there, or exceeds a limit.
+    """
+    called: Call | None = None
+    for _ in range(_MOST_CALLED):
+        calls = commands_run(text, called, read)
+        found = [one for call in calls if (one := _script_of(call)) is not None]
+        if not found or foreign_script(name, text) is not None or any(True for call in calls for _ in _trainings(call)):
+            break
+        if len({repr(each) for each in found}) > 1:
+            shown = ", ".join(dict.fromkeys(inner for inner, _ in found))
+            raise ForeignTextError(f"starts no training itself and runs several scripts ({shown}); give one of these")
+        path, called = found[0]
+        name, there = PurePosixPath(path).name, read(path)
+        if there is None:
+            problem = f"starts no training itself and runs {path}, which is not here; give that script in its place"
+            raise ForeignTextError(problem)
+        text = there
+    return name, text, called
+
+
+def _script_of(call: Call) -> tuple[str, Call] | None:
+    texts = [item.value.text for item in call.items]
+    place = next((place for place, text in enumerate(texts) if text.endswith(SHELL)), None)
+    if place is None or not all(text in _RUN_SCRIPTS or text.startswith("-") for text in texts[:place]):
+        return None
+    if _PREPARES.search(PurePosixPath(texts[place]).stem):
+        return None
+    return texts[place], replace(call, items=call.items[place + 1 :])
 
 
 def training_of(words: Sequence[str]) -> Started:

@@ -80,7 +80,7 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[JobFile, 
         options, arguments = _of_trl(arguments)
     job = _job_part(name, replace(found, options=options), read)
     unread = tuple(not_counted(f"what {name} passes on as {word}") for word in arguments.unread)
-    job = replace(job, notes=(*job.notes, *unread), faults=(*job.faults, *_of_other_shards(found, job)))
+    job = replace(job, notes=(*job.notes, *found.notes, *unread), faults=(*job.faults, *_of_other_shards(found, job)))
     parts = tuple(_program_parts(name, found, arguments, read))
     if any(part.values[key] is not False for part in parts for key in _PRECISIONS & part.values.keys()):
         job = _without_precision(job)
@@ -223,8 +223,8 @@ _SOURCES = "src"
 def _module_of(found: Started, read: FileReader, name: str) -> str | None:
     """Return the text of a module of a program: Python looks in its folder, and packages are below those above it."""
     folders = [PurePosixPath(_SOURCES)] if found.is_module else PurePosixPath(found.program).parents[:-1]
-    texts = (module_text(read, each) for each in (*(str(folder / name) for folder in folders), name))
-    return next((text for text in texts if text is not None), None)
+    places = (*(str(folder / each / name) for folder in folders for each in ("", _SOURCES)), name)
+    return next((text for each in places if (text := module_text(read, each)) is not None), None)
 
 
 def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> JobFile:

@@ -2,12 +2,12 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from profiler.config.files.companion_files import LORA_NAMES
 from profiler.config.foreign_text import Element, bindings_of
-from profiler.config.notes import Note
+from profiler.config.notes import Note, not_counted
 from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared
 from profiler.config.scripts.names import (
     ANY,
@@ -18,13 +18,15 @@ from profiler.config.scripts.names import (
     Where,
     called_name,
     given_argument,
+    has_name,
     line_text,
     owner_name,
     plain_name,
 )
+from profiler.config.scripts.names import TRAINERS as TRAINERS_OF_TRL
 from profiler.config.scripts.reached import Reached, TrainedModel
 from profiler.config.scripts.variables import arguments_of
-from profiler.config.trl.argument_keys import KEY_OF, OF_OLD_TRAINERS
+from profiler.config.trl.argument_keys import KEY_OF, OF_EARLY_TRAINERS, OF_OLD_TRAINERS
 from profiler.config.trl.parts import JobFile
 from profiler.config.trl_releases.facts import NEWEST, RELEASES, TRAINERS
 from profiler.domain.errors import Fault
@@ -33,6 +35,11 @@ from profiler.domain.trials.recipe import Recipe
 OLD_LENGTH = "max_seq_length"
 """The name of `max_length` in `SFTConfig` of trl 0.14 and 0.15."""
 
+_CHANGES = ("replace",)
+_COPIES = ("deepcopy", "copy", *_CHANGES)
+"""Functions that return a copy of arguments, with what they state."""
+
+_OF_SETATTR = 3
 _SHOWS = ("print", "info", "debug", "warning", "log", "pprint")
 """Functions that show a value and hand it to nothing."""
 
@@ -89,18 +96,20 @@ def of_trained(
     return found
 
 
-def open_bits(
-    arguments: Sequence[tuple[str, object, int]], known: Mapping[str, object], where: Where
-) -> Iterator[Fault]:
-    """Yield a fault if a call of `BitsAndBytesConfig` does not say in the file whether weights have 4 bits.
+def read_bits(arguments: Sequence[tuple[str, object, int]], values: dict[str, object], where: Where) -> Iterator[Fault]:
+    """State the type in which 4-bit weights are computed with by default, which is float32 (`BitsAndBytesConfig`).
+
+    Yields a fault if the call does not say in the file whether weights have 4 bits.
 
     Args:
         arguments: Its arguments with their values, which are expressions where these are not in the file.
-        known: What is stated.
+        values: What is stated.
         where: How sentences name a line.
     """
+    if not {ANY, "bnb_4bit_compute_dtype"} & {name for name, _, _ in arguments}:
+        values.setdefault("bnb_4bit_compute_dtype", "float32")
     lines = [line for name, value, line in arguments if name in (ANY, *QUANTISES) and isinstance(value, ast.expr)]
-    if lines and not any(known.get(each) for each in QUANTISES):
+    if lines and not any(values.get(each) for each in QUANTISES):
         problem = f"is that of weights which are quantised by what is not in the file ({where(lines[0])})"
         yield Fault(key="tuning", found="null", problem=problem, hint="Give tuning=qlora, tuning=lora or tuning=full.")
 
@@ -129,9 +138,12 @@ def adapter_notes(
             yield Note(key="tuning", text=text)
 
 
-def second_models(tree: ast.Module, call: ast.Call, where: Where) -> Iterator[Fault]:
+def second_models(
+    tree: ast.Module, call: ast.Call, where: Where, literal_or: Callable[[ast.expr, object], object]
+) -> Iterator[Fault]:
     """Refuse a reference that trl keeps because it is given, where it would have none of its own."""
-    if any(not is_nothing(tree, each) for each in given_argument(call, "ref_model", 1)):
+    given = [each for each in given_argument(call, "ref_model", 1) if not is_nothing(tree, each)]
+    if any(literal_or(each, each) is not None for each in given):
         problem = "is a second model, which trl keeps where it would need none, and which has no formula here"
         yield Fault(key="ref_model", found=where(call.lineno), problem=problem, hint="Leave it out.")
 
@@ -208,6 +220,13 @@ def of_old_trainer(call: ast.Call, where: Where) -> Iterator[Fault]:
         yield Fault(key=each.arg or "", found=line_text(call.lineno, where), problem=problem, hint=hint)
 
 
+def given_in_vain(trainers: Sequence[ast.Call], where: Where) -> Iterator[str]:
+    """Yield why a script cannot run that gives a trainer of trl what only its arguments have, in every release."""
+    for call in [each for each in trainers if called_name(each) in TRAINERS_OF_TRL]:
+        for each in [one.arg for one in call.keywords if one.arg in KEY_OF and one.arg not in OF_EARLY_TRAINERS][:1]:
+            yield f"gives {each} to {called_name(call)} ({where(call.lineno)}), which has no such argument"
+
+
 _OFF_IN_PLAIN = ("gradient_checkpointing", "bf16")
 """Keys that transformers' arguments leave off, and that are on in trl's from 0.22 and 0.19 on.
 
@@ -240,12 +259,69 @@ def plain_arguments(
             )
 
 
-def own_arguments(tree: ast.Module, trainers: Sequence[ast.Call]) -> set[str]:
-    """Return the names under which trainers of the script's own get their arguments, which they may change."""
+def names_of_arguments(
+    tree: ast.Module, trainers: Sequence[ast.Call], configs: Sequence[ast.Call], declared: Declared
+) -> set[str]:
+    """Return what a script calls the arguments of its trainer, on which it may set more.
+
+    By hand: ``def make(): cfg = SFTConfig(); return cfg`` and ``args = make()`` are ``cfg`` and ``args``.
+
+    Args:
+        tree: The script.
+        trainers: Calls of trainers, of which own ones may change what they get.
+        configs: Calls that make arguments.
+        declared: What a parser of the script fills.
+    """
     called = set(map(called_name, trainers))
     own = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in called]
     given = [each for node in own for each in ast.walk(node) if isinstance(each, ast.arg)]
-    return {each.arg for each in given if plain_name(each.arg) == "args"}
+    found = declared.made_by({*map(called_name, configs)}) | {
+        each.arg for each in given if plain_name(each.arg) == "args"
+    }
+    found |= {ast.unparse(each) for call in trainers for each in given_argument(call, "args") if has_name(each)}
+    bound = [
+        (ast.unparse(node.targets[0]), _made_of(node.value, tree))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and has_name(node.targets[0])
+    ]
+    before = 0
+    while before < len(found):
+        before = len(found)
+        found |= {name for name, sources in bound if sources & found}
+        found |= {source for name, sources in bound if name in found for source in sources}
+    return found
+
+
+def _made_of(value: ast.expr, tree: ast.Module) -> set[str]:
+    """Return the names that a value is, is a copy of, or that a function of the script returns as it."""
+    if has_name(value):
+        return {ast.unparse(value)}
+    if not isinstance(value, ast.Call):
+        return set()
+    if called_name(value) in _COPIES and value.args:
+        return _made_of(value.args[0], tree)
+    own = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == called_name(value)]
+    ends = [each.value for function in own for each in ast.walk(function) if isinstance(each, ast.Return)]
+    return {ast.unparse(each) for each in ends if each is not None and has_name(each)}
+
+
+def sets_on(
+    reached: Reached, names: Collection[str], where: Where, found: Found
+) -> Iterator[tuple[str, ast.expr, bool]]:
+    """Yield what a script sets on its arguments: attributes, and those of `setattr` and of a changed copy.
+
+    What it sets by names that are not in the file is named as not counted.
+    """
+    yield from reached.set_on(names)
+    for call in reached.calls:
+        is_own, is_certain = bool(call.args) and ast.unparse(call.args[0]) in names, call in reached.certain
+        if is_own and called_name(call) in _CHANGES:
+            yield from ((each.arg, each.value, is_certain) for each in call.keywords if each.arg is not None)
+        if is_own and called_name(call) == "setattr" and len(call.args) == _OF_SETATTR:
+            if isinstance(call.args[1], ast.Constant):
+                yield str(call.args[1].value), call.args[2], is_certain
+            else:
+                found.notes.append(not_counted(f"what {where(call.lineno)} sets on the arguments"))
 
 
 def _getting(tree: ast.Module, made: ast.Call) -> list[ast.Call]:
@@ -261,23 +337,19 @@ def _getting(tree: ast.Module, made: ast.Call) -> list[ast.Call]:
 _PIN = re.compile(r"\btrl(?:\[[\w,-]*\])?==(\d+\.\d+)")
 
 
-def with_pin(part: JobFile, text: str) -> JobFile:
-    """Return what a script says, with the release of trl that it installs: ``trl==1.6.0`` in a comment or a line.
-
-    Args:
-        part: What its calls say.
-        text: Its text, with comments.
-    """
-    pins = set(_PIN.findall(text))
-    if len(pins) != 1 or part.recipe is None or part.kernels is not None:
+def with_pin(part: JobFile, text: str, name: str = "") -> JobFile:
+    """Return what a script says, with the release that its text, or the file of requirements `name`, installs."""
+    pins, has_own = set(_PIN.findall(text)), name and any(" installs trl " in note.text for note in part.notes)
+    if len(pins) != 1 or part.recipe is None or part.kernels is not None or has_own or "logprobs" in part.trial:
         return part
+    name = name or part.name
     pin, known = pins.pop(), TRAINERS[part.recipe]
     if pin in RELEASES and pin in known:
-        note = Note(key="", text=f"{part.name} installs trl {pin} (trl={pin} answers for that alone)")
+        note = Note(key="", text=f"{name} installs trl {pin} (trl={pin} answers for that alone)")
         return replace(part, notes=(*part.notes, note))
     if known.first == RELEASES[0]:
         return part
-    problem = f"is the release that {part.name} installs, whose {part.recipe.in_classes}Trainer is another one"
+    problem = f"is the release that {name} installs, whose {part.recipe.in_classes}Trainer is another one"
     hint = f"Give trl={NEWEST} for what that of today needs."
     fault = Fault(key="trl", found=pin, problem=f"{problem} without a recipe here; that of {known} has one", hint=hint)
     return replace(part, earlier=(*part.earlier, fault))

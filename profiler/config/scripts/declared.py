@@ -77,7 +77,7 @@ class Declared:
             self._add_class(each)
         self.parsed: dict[str, Fields] = {}
         """Names that the script gives to a dataclass that a parser has filled."""
-        self._several: dict[str, ast.Tuple] = {}
+        self._several: dict[str, ast.Tuple | ast.Call] = {}
         self._add_parsed(tree)
         self.unseen: set[str] = set()
         """Classes of modules that are not here, taken as the arguments of a trainer of trl that gets them."""
@@ -86,15 +86,13 @@ class Declared:
 
     def derived(self, *bases: str) -> dict[str, str]:
         """Return the classes of the script that derive from one of `bases`, each with that one."""
-        return {
-            name: each.of_trl for name, each in self.classes.items() if each.of_trl in bases and name != each.of_trl
-        }
+        found = {name: each.of_trl for name, each in self.classes.items() if each.of_trl in bases}
+        return {name: of_trl for name, of_trl in found.items() if name != of_trl}
 
     def made_by(self, classes: Collection[str]) -> set[str]:
         """Return the names of the script for what a parser fills, or a call of one of `classes` makes."""
-        return {name for name, kind in self.parsed.items() if kind.of_trl} | {
-            name for name, called in self._made if called in classes
-        }
+        parsed = {name for name, kind in self.parsed.items() if kind.of_trl}
+        return parsed | {name for name, called in self._made if called in classes}
 
     @property
     def reads_trl(self) -> bool:
@@ -121,11 +119,8 @@ class Declared:
         bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if has_name(base)]
         above = [self.classes[base] for base in bases if base in self.classes]
         own = dict(_fields(node))
-        names = frozenset(
-            each.target.id
-            for each in node.body
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-        )
+        typed = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+        names = frozenset(each.id for each in typed if isinstance(each, ast.Name))
         of_trl = next((each.of_trl for each in above if each.of_trl), "")
         own.update({} if of_trl else _constants(node))
         inherited = {key: value for each in above for key, value in each.defaults.items()}
@@ -150,7 +145,10 @@ class Declared:
         makers = {name: list(_parser_calls(function)) for name, function in self.functions.items()}
         for node in ast.walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple() as several):
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple() | ast.Call() as several)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.Tuple() | ast.Call() as several)
+                ):
                     self._several[name] = several
         for node in ast.walk(tree):
             match node:
@@ -160,8 +158,8 @@ class Declared:
                         parsers[name] = list(self._types(calls[0]))
         for node in ast.walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call):
-                    types = self._filled(call, parsers)
+                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() | ast.Name() as filled):
+                    types = self._filled(filled, parsers)
                     for target, kind in zip(targets, types, strict=False):
                         if isinstance(target, ast.Name):
                             self.parsed[target.id] = kind
@@ -177,8 +175,9 @@ class Declared:
                 case ast.arg(arg=name, annotation=ast.Name(id=annotated)) if annotated in self.classes and self.parsed:
                     self.parsed.setdefault(name, self.classes[annotated])
 
-    def _filled(self, call: ast.Call, parsers: dict[str, list[Fields]]) -> list[Fields]:
-        match call.func:
+    def _filled(self, call: ast.expr, parsers: dict[str, list[Fields]]) -> list[Fields]:
+        call = self._several.get(call.id, call) if isinstance(call, ast.Name) else call
+        match getattr(call, "func", None):
             case ast.Attribute(value=ast.Name(id=name), attr=method) if method in _PARSES:
                 return parsers.get(name, [])
             case ast.Attribute(value=ast.Call() as inner, attr=method) if method in _PARSES:

@@ -56,9 +56,12 @@ class _Modules:
         if path.partition("/")[0] in _LIBRARIES:
             return {}
         if path not in self._defined:
-            text = self._read(f"{path}.py")
-            self.names.append(f"{path}.py")
-            self._defined[path] = _defined(text, len(self.names)) if text is not None else {}
+            paths = (f"{path}.py", f"{path}/__init__.py")
+            self.names.append(name := next((each for each in paths if self._read(each) is not None), paths[0]))
+            self._defined[path] = stated = _defined(self._read(name) or "", len(self.names))
+            for each in [one for found in stated.values() for one in found if name == paths[1]]:
+                if isinstance(each, ast.ImportFrom) and each.level:  # ``from .configs import Options``
+                    each.module, each.level = f"{path}.{each.module or ''}".rstrip("."), 0
         return self._defined[path]
 
     def _add_names(self, node: ast.ImportFrom) -> None:
@@ -228,10 +231,7 @@ def _take_options(tree: ast.Module, function: ast.FunctionDef) -> None:
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Return each module that the script imports, with the name that it takes from it; empty for the module itself.
-
-    A module of the script's own package begins with a dot.
-    """
+    """Return each module that the script imports, with the name that it takes from it; empty for the module itself."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):

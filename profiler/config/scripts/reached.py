@@ -43,7 +43,7 @@ class Reached:
         """Yield each attribute that is set on what `names` stand for, with its value and whether it is certain."""
         for node, is_certain in sorted(self.sets, key=lambda each: each[0].lineno):
             match node.targets[0]:
-                case ast.Attribute(value=ast.Name(id=name), attr=key) if name in names:
+                case ast.Attribute(value=value, attr=key) if ast.unparse(value) in names:
                     yield key, node.value, is_certain
 
 

@@ -20,16 +20,18 @@ from profiler.config.scripts.adapters import (
     adapter_notes,
     apart,
     given_adapters,
+    given_in_vain,
     given_several,
     has_more,
     left_open,
+    names_of_arguments,
     of_old_trainer,
     of_run,
     of_trained,
-    open_bits,
-    own_arguments,
     plain_arguments,
+    read_bits,
     second_models,
+    sets_on,
     sets_with_effect,
     unused_adapters,
     with_pin,
@@ -139,7 +141,7 @@ class _Script:
         self._read_adapter()
         self._read_models(recipe)
         recomputes = () if self._is_of_unsloth else self._called(*RECOMPUTES)
-        self._found.state_recomputed(recomputes, self._reached.possible, self._where)
+        found.state_recomputed(recomputes, self._reached.possible, self._where)
         trainers = [] if self._is_of_unsloth else self._called(*self._trainers)
         found.turn_off(plain_arguments(self._declared, trainers, {**found.values, **found.lines}, self._where))
         makes = self._is_of_unsloth or self._declared.reads_trl or self._called(LOADER, "LoraConfig", "get_peft_config")
@@ -173,8 +175,7 @@ class _Script:
         if not self._declared.reads_trl:
             return
         for key, default in self._declared.defaults_of_parsed():
-            value = self._literal_or(default)
-            if is_trl_key(key) and value is not None and key not in self._given.parsed:
+            if is_trl_key(key) and key not in self._given.parsed and (value := self._literal_or(default)) is not None:
                 self._found.values[key] = value
         for key, value in self._given.parsed.items():
             if key in self._unread:
@@ -201,16 +202,16 @@ class _Script:
         self._bits = of_trained(self._tree, made, trained, self._reached)
         for call in self._bits:
             self._read(call, BITSANDBYTES, only=True)
-            self._found.faults += open_bits(list(self._arguments(call)), self._found.values, self._where)
+            self._found.faults += read_bits(list(self._arguments(call)), self._found.values, self._where)
 
     def _models(self) -> list[ast.expr]:
         return [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
 
     def _read_sets(self, configs: Sequence[ast.Call], recipe: Recipe | None) -> None:
         """Read what the script sets on the arguments after they are made."""
-        names = own_arguments(self._tree, self._called(*self._trainers))
-        names |= self._declared.made_by(set(map(called_name, configs)))
-        for key, value, is_certain in sets_with_effect(self._reached.set_on(names), recipe, self._found, self._where):
+        names = names_of_arguments(self._tree, self._called(*self._trainers), configs, self._declared)
+        sets = sets_on(self._reached, names, self._where, self._found)
+        for key, value, is_certain in sets_with_effect(sets, recipe, self._found, self._where):
             if is_trl_key(key):
                 self._set(key, value, is_certain=is_certain)
 
@@ -234,7 +235,8 @@ class _Script:
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
         trainers, configs = self._called(*self._trainers), [] if self._is_of_unsloth else self._called(*self._configs)
         config = next(map(called_name, configs), self._declared.parsed_of_trl)
-        for problem in foreign_trainers(self._tree, trainers, config, self._calls, self._where):
+        foreign = foreign_trainers(self._tree, trainers, config, self._calls, self._where)
+        for problem in (*foreign, *given_in_vain(trainers, self._where)):
             yield self._refused(problem, f"Give {BY_KEYS}.")
         self._found.notes += of_own_trainers(self._tree, trainers, configs, self._where, self._declared.unseen)
         called = [each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own]
@@ -291,9 +293,12 @@ class _Script:
             self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._found.read_rewards(call, self._literal_or)
+        for call in self._called("RewardTrainer"):
+            self._found.earlier += of_old_trainer(call, self._where)
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
-            self._found.faults += second_models(self._tree, call, self._where) if has_none or has_adapter else ()
+            more = second_models(self._tree, call, self._where, self._literal_or)
+            self._found.faults += more if has_none or has_adapter else ()
             if all(any(of_old_trainer(each, self._where)) for each in called):
                 self._found.earlier += of_old_trainer(call, self._where)
 
@@ -325,13 +330,8 @@ class _Script:
         return trained.adapter_line is not None
 
     def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
-        """Read the arguments of a call by trl's names of them, which are empty where they have no effect.
-
-        `first` names the first one without a keyword. With `only`, no others than those in `names` matter.
-        """
-        for argument, value, line in self._arguments(call, first):
-            if only and argument not in names:
-                continue
+        """Read the arguments of a call by trl's names of them; `only` those of `names`, `first` the one without."""
+        for argument, value, line in (each for each in self._arguments(call, first) if not only or each[0] in names):
             key = names.get(argument, argument)
             if not key:
                 self._found.unread[argument] = value

@@ -1,7 +1,7 @@
 """Commands of a shell script as a tree, and expansions whose value is known without running one."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.config.foreign_text import ForeignTextError
@@ -317,3 +317,57 @@ class _Parser:
             # An operator that has no place here.
             self.advance()
         return Simple(words=tuple(words))
+
+
+MOST_CHARACTERS = 262_144
+"""Longest script; those of verl have at most 20,000."""
+
+_DOCUMENT = re.compile(
+    r"""^[ \t]*read[ \t]+(?:-r[ \t]+)?-d[ \t]*(?:''|"")[ \t]+(?:-r[ \t]+)?([A-Za-z_]\w*)[ \t]*<<-?[ \t]*"""
+    r"""(['"]?)(\w+)\2[ \t]*\r?\n(.*?)^[ \t]*\3[ \t]*\r?$""",
+    re.MULTILINE | re.DOTALL,
+)
+"""A variable that is read from the lines that follow, ``read -r -d '' NAME <<EOF``."""
+
+
+def parse_script(text: str) -> Sequence[Command]:
+    """Return the commands of a script.
+
+    Raises:
+        ForeignTextError: It exceeds a limit.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ForeignTextError(f"has more than {MOST_CHARACTERS:,} characters, which is no run script")
+    return parse_commands(_DOCUMENT.sub(_assigned_document, text))
+
+
+def _assigned_document(found: re.Match[str]) -> str:
+    """Return the assignment of a here-document; without a quote around its end, variables in it are expanded."""
+    name, quote, text = found[1], found[2], found[4].strip()
+    if quote:
+        return f"{name}='" + text.replace("'", "'\\''") + "'"
+    return f'{name}="' + text.replace('"', '\\"') + '"'
+
+
+_SBATCH = re.compile(r"^#SBATCH[ \t]+(?:--([a-z-]+)(?:=|[ \t]+)|-([NnG])[ \t]*)(\S+)", re.MULTILINE)
+"""An option of Slurm in the head of a batch script."""
+_OF_SLURM: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
+    **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
+    **dict.fromkeys(("gpus", "G"), ("SLURM_GPUS",)),
+    "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+    "gres": ("SLURM_GPUS_ON_NODE",),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+}
+"""The variables that Slurm sets by an option that is a number; before that of a node's GPUs there may be their kind."""
+
+
+def slurm_counts(text: str) -> dict[str, str]:
+    """Return the variables that Slurm sets by what a batch script says of its nodes, tasks and GPUs."""
+    found: dict[str, str] = {}
+    for option, letter, value in _SBATCH.findall(text):
+        on_node, *others = _OF_SLURM.get(option or letter, ("",))
+        kind, _, count = value.rpartition(":")
+        if count.isdecimal() and on_node and (not kind or on_node == "SLURM_GPUS_ON_NODE"):
+            found |= dict.fromkeys((on_node, *(others if not kind else ())), count)
+    return found

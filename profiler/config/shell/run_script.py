@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from profiler.config.foreign_text import ForeignTextError
-from profiler.config.shell.running import commands_run
+from profiler.config.shell.running import Call, TextReader, commands_run, no_text
 from profiler.config.shell.values import Item, Value
 
 _CALLED = re.compile(r"(?:^|[./])main_(?!eval|generation)\w+(?:\.py)?$")
@@ -34,7 +34,7 @@ _CHOICE = re.compile(
 )
 """A configuration group of Hydra: ``model_engine=megatron``, ``actor@actor_rollout_ref.actor=megatron_actor``."""
 
-_ENVIRONMENTS = ("activate", "bashrc", "profile", "set_env.sh", "conda.sh")
+ENVIRONMENTS = ("activate", "bashrc", "profile", "set_env.sh", "conda.sh")
 """How files end that a script reads for its programs, and not for its settings."""
 
 _MOST_WORDS = 2000
@@ -77,8 +77,13 @@ NOT_PASSED = "not passed"
 """Among the alternatives of an override: no branch of the script passes it."""
 
 
-def read_run_script(text: str) -> RunScript:
+def read_run_script(text: str, called: Call | None = None, read: TextReader = no_text) -> RunScript:
     """Return what the script passes to verl.
+
+    Args:
+        text: The script.
+        called: The command of another script that runs it; None if there is none.
+        read: Returns the text of a file that it reads as its own.
 
     Raises:
         ForeignTextError: It does not call verl's trainer, calls it several times, or exceeds a limit.
@@ -86,9 +91,9 @@ def read_run_script(text: str) -> RunScript:
     calls: list[tuple[str, tuple[Item, ...]]] = []
     sourced: list[str] = []
     others = False
-    for call in commands_run(text):
+    for call in commands_run(text, called, read):
         texts = [item.value.text for item in call.items]
-        if texts[:1] in (["source"], ["."]) and not texts[-1].endswith(_ENVIRONMENTS):
+        if texts[:1] in (["source"], ["."]) and not texts[-1].endswith(ENVIRONMENTS):
             sourced += texts[1:2]
         others = others or any(_OTHER_TRAINER.search(each) for each in texts)
         separate = next((each for each in texts if _SEPARATE_GPUS.search(each)), None)

@@ -1,10 +1,9 @@
 """The commands of a shell script in order, with every branch that a machine may take."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profiler.config.foreign_text import ForeignTextError
 from profiler.config.shell.commands import (
     Calculation,
     Case,
@@ -16,38 +15,19 @@ from profiler.config.shell.commands import (
     Loop,
     Negated,
     Simple,
-    parse_commands,
+    parse_script,
+    slurm_counts,
 )
 from profiler.config.shell.guards import both, either, matches, opposite, tested
 from profiler.config.shell.values import Item, Shell, Value, calculated, expanded, expanded_value, merge, one_of
 from profiler.config.shell.words import COMMAND, COPY, MOST_DEPTH, Budget, Literal, Word
 
-MOST_CHARACTERS = 262_144
-"""Longest script; those of verl have at most 20,000."""
-
-_DOCUMENT = re.compile(
-    r"""^[ \t]*read[ \t]+(?:-r[ \t]+)?-d[ \t]*(?:''|"")[ \t]+(?:-r[ \t]+)?([A-Za-z_]\w*)[ \t]*<<-?[ \t]*"""
-    r"""(['"]?)(\w+)\2[ \t]*\r?\n(.*?)^[ \t]*\3[ \t]*\r?$""",
-    re.MULTILINE | re.DOTALL,
-)
-"""A variable that is read from the lines that follow, ``read -r -d '' NAME <<EOF``."""
-
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_SBATCH = re.compile(r"^#SBATCH[ \t]+(?:--([a-z-]+)(?:=|[ \t]+)|-([NnG])[ \t]*)(\S+)", re.MULTILINE)
-"""An option of Slurm in the head of a batch script."""
-_OF_SLURM: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
-    **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
-    **dict.fromkeys(("gpus", "G"), ("SLURM_GPUS",)),
-    "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
-    "gres": ("SLURM_GPUS_ON_NODE",),
-    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-}
-"""The variables that Slurm sets by an option that is a number; before that of a node's GPUs there may be their kind."""
 _ELEMENT_SET = re.compile(r"([A-Za-z_]\w*)\[[^]]*\]\+?=")
 _EXPORTING = "export"
 _DECLARING = frozenset({_EXPORTING, "local", "declare", "readonly", "typeset"})
 _ENDING = frozenset({"exit", "return"})
+SOURCES = frozenset({"source", "."})
 _LONGEST_CONDITION = 60
 
 
@@ -62,6 +42,14 @@ class Call:
     """Whether it runs in every branch that a machine may take."""
 
 
+TextReader = Callable[[str], str | None]
+"""Returns the text of a file; None if it is not there."""
+
+
+def no_text(name: str) -> None:
+    """Find no file."""
+
+
 @dataclass
 class _Run:
     budget: Budget = field(default_factory=Budget)
@@ -71,38 +59,35 @@ class _Run:
     is_repeated: bool = False
     """Whether commands run a second time, so that their calls are known."""
     depth: int = 0
+    read: TextReader = no_text
+    """Returns the text of a file that the script reads as its own."""
 
 
-def commands_run(text: str) -> tuple[Call, ...]:
+def commands_run(text: str, called: Call | None = None, read: TextReader = no_text) -> tuple[Call, ...]:
     """Return the commands of a script in order, other than assignments and conditions.
+
+    Args:
+        text: The script.
+        called: The command of another script that runs it, with its arguments and its variables; None if there is none.
+        read: Returns the text of a file of shell commands; None if it is not there.
 
     Raises:
         ForeignTextError: It exceeds a limit.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise ForeignTextError(f"has more than {MOST_CHARACTERS:,} characters, which is no run script")
-    run = _Run()
-    _all(parse_commands(_DOCUMENT.sub(_assigned_document, text)), Shell(_of_slurm(text)), run)
+    run, slurm = _Run(read=read), {name: Value(text=count) for name, count in slurm_counts(text).items()}
+    shell = Shell({**slurm, **(called.environment if called is not None else {})})
+    if called is not None:
+        _take(called.items, shell)
+    _all(parse_script(text), shell, run)
     return tuple(run.calls)
 
 
-def _of_slurm(text: str) -> dict[str, Value]:
-    """Return the variables that Slurm sets by what a batch script says of its nodes, tasks and GPUs."""
-    found: dict[str, Value] = {}
-    for option, letter, value in _SBATCH.findall(text):
-        on_node, *others = _OF_SLURM.get(option or letter, ("",))
-        kind, _, count = value.rpartition(":")
-        if count.isdecimal() and on_node and (not kind or on_node == "SLURM_GPUS_ON_NODE"):
-            found |= {name: Value(text=count) for name in (on_node, *(others if not kind else ()))}
-    return found
-
-
-def _assigned_document(found: re.Match[str]) -> str:
-    """Return the assignment of a here-document; without a quote around its end, variables in it are expanded."""
-    name, quote, text = found[1], found[2], found[4].strip()
-    if quote:
-        return f"{name}='" + text.replace("'", "'\\''") + "'"
-    return f'{name}="' + text.replace('"', '\\"') + '"'
+def _take(items: Sequence[Item], shell: Shell) -> list[str]:
+    """Make words the arguments of a script or a function; return the names that they have there."""
+    own = {str(number): item.value for number, item in enumerate(items, 1)}
+    shell.values.update({**own, "#": Value(text=str(len(items)))})
+    shell.arrays["@"] = tuple(items)
+    return [*own, "#"]
 
 
 def _all(commands: Sequence[Command], shell: Shell, run: _Run) -> bool | None:
@@ -184,6 +169,12 @@ def _simple(command: Simple, shell: Shell, run: _Run) -> bool | None:
         case name if name in shell.functions and run.depth < MOST_DEPTH:
             return _function(shell.functions[name], words[1:], shell, run)
     items = expanded(words, shell, run.budget)
+    text = run.read(items[1].value.text) if words[0].plain in SOURCES and items[1:] else None
+    if text is not None and run.depth < MOST_DEPTH:
+        run.depth += 1
+        _all(parse_script(text), shell, run)
+        run.depth -= 1
+        return None
     if not run.is_repeated:
         environment = _environment(own, shell, run)
         run.calls.append(Call(items=items, environment=environment, is_certain=not shell.is_branch))
@@ -209,13 +200,11 @@ def _function(body: Command, arguments: Sequence[Word], shell: Shell, run: _Run)
     outer_all = shell.arrays.pop("@", None)
     for name in outer:
         del shell.values[name]
-    own = {str(number): item.value for number, item in enumerate(items, 1)}
-    shell.values.update({**own, "#": Value(text=str(len(items)))})
-    shell.arrays["@"] = items
+    own = _take(items, shell)
     run.depth += 1
     result = _one(body, shell, run)
     run.depth -= 1
-    for name in [*own, "#"]:
+    for name in own:
         shell.values.pop(name, None)
     del shell.arrays["@"]
     shell.values.update(outer)

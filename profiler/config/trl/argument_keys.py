@@ -69,6 +69,15 @@ OF_KTO: Mapping[str, Uncounted] = {
 }
 """Keys of `KTOTrainer.__init__`."""
 
+OF_FOUR_BITS: Mapping[str, Uncounted] = {
+    "bnb_4bit_compute_dtype": Uncounted(
+        what="4-bit weights, and what layers make of them, are float32 for a moment",
+        direction=Direction.LOW,
+        neutral=("bfloat16", "float16", "torch.bfloat16", "torch.float16", "auto"),
+    ),
+}
+"""Keys of weights in 4 bits (`Linear4bit.forward` of bitsandbytes 0.49, which autocast does not reach)."""
+
 OF_EXPERTS: Mapping[str, Uncounted] = {
     "router_aux_loss_coef": Uncounted(what="whether the loss keeps what routers computed", direction=Direction.EITHER),
 }
@@ -80,6 +89,7 @@ EFFECTS: Mapping[str, Uncounted] = {
     **OF_ENGINE,
     **OF_ZERO_3,
     **OF_ROWS,
+    **OF_FOUR_BITS,
     **OF_EXPERTS,
 }
 """All of them."""
@@ -245,6 +255,7 @@ BITSANDBYTES = {
     "load_in_4bit": "load_in_4bit",
     "load_in_8bit": "load_in_8bit",
     "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+    "bnb_4bit_compute_dtype": "bnb_4bit_compute_dtype",
     "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
 }
 """trl's names of the fields of `BitsAndBytesConfig`."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
-from profiler.config.notes import Note, Uncounted, not_counted, uncounted_texts
+from profiler.config.notes import Note, Uncounted, kernel_notes, not_counted, uncounted_texts
 from profiler.config.options.reading import show
 from profiler.config.trl import argument_keys as trl_effects
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, evaluates, is_trl_key
@@ -139,7 +139,7 @@ def read_trl_config(
         if _disables_dropout(flat, recipe):
             point["lora_dropout"] = 0.0
     point["optim"] = _OPTIM_ALIASES.get(show(point["optim"]), point["optim"])
-    point["dtype"] = facts.DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
+    point |= facts.named_here(point)
     if flat.get("packing") is True:
         point["lengths"] = Lengths.FORCED.value
     described = facts.Described(point={**point, **(given or {})}, file=flat, job=job)
@@ -331,20 +331,18 @@ def _assumed(
     if not {"dtype", "torch_dtype"} & flat.keys():
         notes.append(Note(key="dtype", text=f"dtype={TRL_DEFAULTS['dtype']} (trl's default)"))
     elif "auto" in stated or (facts.UNSTATED_DTYPE in stated and point["dtype"] == facts.DTYPE_ALIASES["auto"]):
-        text = f"dtype={facts.DTYPE_ALIASES['auto']} (auto: the type of the checkpoint)"
-        notes.append(Note(key="dtype", text=text))
+        notes.append(Note(key="dtype", text=f"dtype={facts.DTYPE_ALIASES['auto']} (auto: the type of the checkpoint)"))
     if point["tuning"] != "full" and flat.get("lora_target_modules") is None:
-        text = f"lora_target_modules={show(PEFT_TARGETS)} (peft's default)"
-        notes.append(Note(key="lora_target_modules", text=text))
+        targets = f"lora_target_modules={show(PEFT_TARGETS)} (peft's default)"
+        notes.append(Note(key="lora_target_modules", text=targets))
     drops = point["tuning"] != "full" and not _disables_dropout(flat, recipe)
     if recipe is Recipe.DPO and flat.get(_UNPADDED) is True:
         notes.append(Note(key=_UNPADDED, text=f"{_UNPADDED}=false (trl switches it off with a warning, and pads)"))
     if recipe in WITHOUT_DROPOUT and flat.get("lora_dropout") and not drops and point["tuning"] != "full":
         notes.append(Note(key="lora_dropout", text="lora_dropout=0 (disable_dropout is true, which is trl's default)"))
     if drops and flat.get("lora_dropout") is None:
-        text = f"lora_dropout={LORA_DROPOUT} (trl's default; that of peft is 0)"
-        notes.append(Note(key="lora_dropout", text=text))
-    return notes
+        notes.append(Note(key="lora_dropout", text=f"lora_dropout={LORA_DROPOUT} (trl's default; that of peft is 0)"))
+    return [*notes, *kernel_notes(flat)]
 
 
 def _old_part(flat: Mapping[str, object], release: str) -> Iterator[str]:
@@ -364,6 +362,8 @@ def _effects(
 ) -> Iterator[Mapping[str, Uncounted]]:
     """Return the tables of values without a formula that have a meaning in this job."""
     yield trl_effects.ANY_TRAINER
+    if flat.get("load_in_4bit") is True:
+        yield trl_effects.OF_FOUR_BITS
     if not recipe.facts.has_rollout:
         yield trl_effects.OF_ROWS
         if recipe is Recipe.KTO:

@@ -257,7 +257,7 @@ def unread_faults(job: Mapping[str, object], given: Collection[str]) -> Iterator
 
 def _unread(key: str, program: str, file: str) -> Fault:
     stated = "zero_stage=" if key == "zero_stage" else "distributed_type=no|multi_gpu|fsdp|deepspeed"
-    name = "FILE" if "$" in file else PurePosixPath(file).name
+    name = "FILE" if "$" in file or "," in file else PurePosixPath(file).name
     return Fault(
         key=key,
         found=file,

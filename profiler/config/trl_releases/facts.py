@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from profiler.config.notes import COUNTED_ATTENTION, kernel_notes
 from profiler.domain.architectures.families import family_of
 from profiler.domain.errors import Fault
 from profiler.domain.models.builtin_models import find_builtin
@@ -296,6 +297,12 @@ DTYPE_ALIASES = {
     "torch.float16": "float16",
 }
 """``auto`` is the type of the checkpoint, which is bfloat16 for current models, and so is none since transformers 5."""
+
+
+def named_here(point: Mapping[str, object]) -> dict[str, object]:
+    """Return the type of weights and the attention by the names of a trial's keys."""
+    found = {"dtype": DTYPE_ALIASES.get(str(point["dtype"]), point["dtype"])}
+    return found | dict.fromkeys((each.key for each in kernel_notes(point)), COUNTED_ATTENTION.value)
 
 
 IS_LOADED = "is_loaded"

@@ -3,12 +3,13 @@
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
-from profiler.config.files.file_kinds import companion_part, part_of
+from profiler.config.files.file_kinds import companion_part, part_of, with_references
 from profiler.config.files.foreign_formats import foreign_command, foreign_part, foreign_script, is_of_verl
 from profiler.config.files.own_sections import FileKeys, parts_with_own_file
 from profiler.config.foreign_text import (
@@ -21,10 +22,11 @@ from profiler.config.foreign_text import (
     parse_toml,
     parse_yaml,
 )
-from profiler.config.launch.lines import training_in, training_of, words_of
+from profiler.config.launch.lines import SHELL, innermost, training_in, training_of, words_of
 from profiler.config.launch.parts import NamedFile, extended, launch_parts, module_text, with_files, with_named_files
 from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
+from profiler.config.scripts.adapters import with_pin
 from profiler.config.scripts.declared import Given
 from profiler.config.scripts.names import parse_script, training_end
 from profiler.config.scripts.own_code import may_set
@@ -38,7 +40,8 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.estimate.command import LAUNCH
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_bytes, reason
 
-_MOST_BYTES = {".py": MOST_SCRIPT_BYTES, ".json": MOST_JSON_BYTES, ".yaml": MOST_YAML_BYTES, ".yml": MOST_YAML_BYTES}
+_WITH_KEYS = {".json": MOST_JSON_BYTES, ".yaml": MOST_YAML_BYTES, ".yml": MOST_YAML_BYTES}
+_MOST_BYTES = {**_WITH_KEYS, **dict.fromkeys((".py", *SHELL), MOST_SCRIPT_BYTES)}
 """What is read, by the end of its name, and how much of it."""
 
 _TEXT = "utf-8-sig"
@@ -49,6 +52,9 @@ _UNKNOWN_FOLDER = re.compile(r"^(?:\$\w+|\$\{[^{}]*\}|\$\((?:[^()]|\((?:[^()]|\(
 
 _NAMED = re.compile(r"""["']([\w./-]+\.ya?ml)["']""")
 """A file with keys that a script names."""
+
+_REQUIREMENTS = ("requirements.txt", "pyproject.toml", "environment.yml", "environment.yaml")
+"""Files that say which releases a project is installed with; the first that is there counts."""
 
 _MOST_ABOVE = 4
 """Folders above a script in which a path is looked for: scripts are started from the root of a repository."""
@@ -74,15 +80,13 @@ class NamedFiles:
             return None
         try:
             content = read_bytes(path, most_bytes=_MOST_BYTES[path.suffix])
-            if path.suffix == ".py":
+            if path.suffix not in _WITH_KEYS:
                 return NamedFile(name=path.name, content=content.decode(_TEXT))
             values = parse_json(content) if path.suffix == ".json" else parse_yaml(content.decode(_TEXT))
         except OSError as error:
             raise _fault(name, f"cannot be read ({reason(error)})") from error
-        except UnicodeDecodeError as error:
-            raise _fault(name, f"is no text ({error})") from error
-        except ForeignTextError as error:
-            raise _fault(name, str(error)) from error
+        except (UnicodeDecodeError, ForeignTextError) as error:
+            raise _fault(name, f"is no text ({error})" if isinstance(error, UnicodeError) else str(error)) from error
         if not isinstance(values, dict):
             raise _fault(name, "contains no keys with values")
         return NamedFile(name=path.name, content=values)
@@ -97,9 +101,11 @@ class NamedFiles:
         return next((path for path in self._places(name) if _is_file(path)), None)
 
     def _places(self, name: str) -> Iterator[Path]:
-        """Return where a file may be: by its path from each folder, and by its name next to the script."""
+        """Return where a file may be: by its path from each folder, by the end of one, and next to the script."""
         folders = [self._folder, *self._folder.resolve().parents[:_MOST_ABOVE]]
         yield from (folder / name for folder in folders)
+        parts = Path(name).parts if Path(name).is_absolute() else ()  # another machine's, below its repository
+        yield from (folder.joinpath(*parts[start:]) for start in range(1, len(parts)) for folder in folders)
         yield self._folder / Path(name).name
 
 
@@ -111,15 +117,13 @@ def _is_file(path: Path) -> bool:
 
 
 def _fault(name: str, problem: str) -> UsageError:
-    return UsageError([Fault(key="config", found=name, problem=problem)])
+    return UsageError([Fault(key=CONFIG, found=name, problem=problem)])
 
 
 VERL, VERL_MEGATRON = "verl", "verl-megatron"
 """Values of `config` that name verl's own configurations, `ppo_trainer` and `ppo_megatron_trainer`."""
 
 _MOST_CONFIG_BYTES = {".json": MOST_JSON_BYTES, ".ipynb": MOST_JSON_BYTES, ".py": MOST_SCRIPT_BYTES}
-
-_SHELL = (".sh", ".bash", ".slurm", ".sbatch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +135,15 @@ class ConfigFile:
     verl: VerlSource | None = None
     read: tuple[str, ...] = ()
     """Other files of the user that it names, and that are part of it."""
+
+
+def pinned(found: ConfigFile) -> ConfigFile:
+    """Return what a file says, with the release of trl that a file of requirements next to it asks for."""
+    for name in _REQUIREMENTS if found.parts else ():
+        with suppress(OSError, UnicodeDecodeError):
+            text = read_bytes(expanded(found.path).parent / name, most_bytes=MOST_YAML_BYTES).decode(_TEXT)
+            return replace(found, parts=tuple(with_pin(part, text, name) for part in found.parts))
+    return found
 
 
 def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> ConfigFile:
@@ -152,18 +165,18 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
         if file.suffix == ".py":
             read = partial(script_part, file.name, _python(text.decode(_TEXT)))
             return _with_own_file(path, read, NamedFiles(file.parent, others), trainer, text.decode(_TEXT))
-        if file.suffix in _SHELL or text.startswith(b"#!"):
+        if file.suffix in SHELL or text.startswith(b"#!"):
             return _run_script(path, file, text.decode(_TEXT), others, trainer)
         values = _parsed(file.suffix, text)
     except OSError as error:
-        raise _config_fault(path, f"cannot be read ({reason(error)})") from error
+        raise _fault(path, f"cannot be read ({reason(error)})") from error
     except UnicodeDecodeError as error:
-        kind = {".py": "Python", ".toml": "TOML", **dict.fromkeys(_SHELL, "text")}.get(file.suffix, "YAML")
-        raise _config_fault(path, f"is not valid {kind} ({error})") from error
+        kind = {".py": "Python", ".toml": "TOML", **dict.fromkeys(SHELL, "text")}.get(file.suffix, "YAML")
+        raise _fault(path, f"is not valid {kind} ({error})") from error
     except ForeignTextError as error:
-        raise _config_fault(path, str(error)) from error
+        raise _fault(path, str(error)) from error
     if not isinstance(values, Mapping):
-        raise _config_fault(path, "contains no keys with values")
+        raise _fault(path, "contains no keys with values")
     if file.suffix == ".ipynb":
         cells = partial(_notebook, path, file.name, values)
         return _with_own_file(path, cells, NamedFiles(file.parent, others), trainer)
@@ -173,25 +186,21 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
     values = with_files(values, files)
     foreign = foreign_part(file.name, values)
     if foreign is None and file.suffix == ".toml":
-        raise _config_fault(path, "is TOML, and no program whose files are read has such")
+        raise _fault(path, "is TOML, and no program whose files are read has such")
     part = _of_its_name(part_of(file.name, values), file) if foreign is None else foreign
     return ConfigFile(path=path, parts=_sound((part,)), read=tuple(files.read))
 
 
 def _of_its_name(part: JobFile, file: Path) -> JobFile:
     """Return what a file of trl says, with the trainer that its name or folder says where no key does."""
-    if part.recipe is not None or part.values.get("model_name_or_path") is None:
+    if part.recipe is not None or not any(part.values.get(key) for key in ("model_name_or_path", "model_name")):
         return part
     recipe, faults = recipe_by_name(file.stem, file.absolute().parent.name, part.values)
     return replace(part, recipe=recipe, faults=(*part.faults, *faults))
 
 
 def _sound(parts: tuple[JobFile, ...]) -> tuple[JobFile, ...]:
-    """Return parts of which no file is refused as a whole.
-
-    Raises:
-        UsageError: One is.
-    """
+    """Return parts of which no file is refused as a whole; raise a `UsageError` if one is."""
     refused = [fault for part in parts for fault in part.faults if fault.key == CONFIG]
     if refused:
         raise UsageError(refused)
@@ -220,19 +229,21 @@ def load_command(text: str, others: Sequence[str] = (), trainer: str = "") -> Co
 
 
 def _run_script(path: str, file: Path, text: str, others: Sequence[str], trainer: str) -> ConfigFile:
-    """Return what a shell script passes to verl or to a training with trl.
+    """Return what a shell script, or one that it runs, passes to verl or to a training with trl.
 
     Raises:
         UsageError: It is of another program.
         ForeignTextError: It is of verl or trl and cannot be read.
     """
-    foreign = foreign_script(file.name, text)
+    files = NamedFiles(file.parent, others)
+    read = partial(module_text, files)
+    name, text, called = innermost(file.name, text, read)
+    foreign = foreign_script(name, text)
     if foreign is not None:
         raise UsageError([foreign])
     if is_of_verl(text):
-        return ConfigFile(path=path, verl=script_source(read_run_script(text), name=file.name))
-    files = NamedFiles(file.parent, others)
-    parts = launch_parts(file.name, replace(training_in(text), trainer=trainer), files)
+        return ConfigFile(path=path, verl=script_source(read_run_script(text, called, read), name=name))
+    parts = launch_parts(name, replace(training_in(text, called, read), trainer=trainer), files)
     return ConfigFile(path=path, parts=_sound(parts), read=tuple(files.read))
 
 
@@ -252,27 +263,19 @@ def _with_own_file(
         UsageError: A notebook is refused as a whole.
         ForeignTextError: A script cannot be read.
     """
+    module = partial(module_text, files)
     for name in (*files.given, *dict.fromkeys(_NAMED.findall(text))):
         values = _own_values(name, files)
         if values is None:
             continue
         keys = FileKeys(values, read={})
-        parts = parts_with_own_file(
-            read(Given(own_file=keys, trainer=trainer, module=partial(module_text, files))),
-            Path(name).name,
-            values,
-            keys,
-        )
-        if parts:
+        made = read(Given(own_file=keys, trainer=trainer, module=module))
+        if parts := parts_with_own_file(made, Path(name).name, values, keys):
             return ConfigFile(path=path, parts=tuple(parts), read=(name,))
-    parts, own = [read(Given(trainer=trainer, module=partial(module_text, files)))], []
+    parts, own = [read(Given(trainer=trainer, module=module))], []
     for name in files.given:
         values = _own_values(name, files)
-        parsed = (
-            parts[0]
-            if values is None
-            else read(Given(trainer=trainer, recipe=values, module=partial(module_text, files)))
-        )
+        parsed = parts[0] if values is None else read(Given(trainer=trainer, recipe=values, module=module))
         if values is not None and parsed.values != parts[0].values:
             # Its parser fills classes of trl, and others of its own, with the file: what it does with them counts.
             parts, own = [parsed, replace(part_of(Path(name).name, values), values={}, unknown=(), faults=())], [name]
@@ -291,9 +294,11 @@ def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:
     values = found.content if found is not None else None
     if not isinstance(values, Mapping) or SECTION in values or companion_part(name, values) is not None:
         return None
-    if foreign_part(Path(name).name, values) is not None:
-        return None
-    return extended(values, lambda each: files(str(Path(name).parent / each)))
+    return (
+        None
+        if foreign_part(Path(name).name, values) is not None
+        else with_references(extended(values, lambda each: files(str(Path(name).parent / each))))
+    )
 
 
 def _notebook(path: str, name: str, values: Mapping[str, object], given: Given) -> JobFile:
@@ -305,7 +310,7 @@ def _notebook(path: str, name: str, values: Mapping[str, object], given: Given) 
     try:
         return _sound((notebook_part(name, values, given),))[0]
     except ForeignTextError as error:
-        raise _config_fault(path, str(error)) from error
+        raise _fault(path, str(error)) from error
 
 
 def _parsed(suffix: str, text: bytes) -> object:
@@ -320,10 +325,6 @@ def _parsed(suffix: str, text: bytes) -> object:
     return parse_toml(text.decode(_TEXT)) if suffix == ".toml" else parse_yaml(text.decode(_TEXT))
 
 
-def _config_fault(path: str, problem: str) -> UsageError:
-    return UsageError([Fault(key=CONFIG, found=path, problem=problem)])
-
-
 _MAGIC = re.compile(r"^(?P<indent>[ \t]*)(?:[!%?].*|[A-Za-z_][\w.]*\?{1,2}[ \t]*)$", re.MULTILINE)
 """A line for the shell or for IPython."""
 
@@ -333,7 +334,7 @@ _MAGIC_VALUE = re.compile(r"^([ \t]*[\w, ]+=[ \t]*)[!%].*$", re.MULTILINE)
 _CELL_MAGIC = re.compile(r"\A\s*%%(?!time|capture)")
 """The first line of a cell that is no Python."""
 
-_CONTINUES = re.compile(r"^([ \t]*[!%].*)\\\n", re.MULTILINE)
+_CONTINUES = re.compile(r"^([ \t]*)([!%].*)\\\n", re.MULTILINE)
 
 
 def notebook_part(name: str, values: Mapping[str, object], given: Given | None = None) -> JobFile:
@@ -341,11 +342,8 @@ def notebook_part(name: str, values: Mapping[str, object], given: Given | None =
 
     Args:
         name: The notebook, for sentences.
-        values: Its content.
+        values: Its content. Without code, or with code that is not valid, it raises a `ForeignTextError`.
         given: What is given with it; None if nothing is.
-
-    Raises:
-        ForeignTextError: It has no code, or its code is not valid Python.
     """
     cells = list(_code(values))
     numbers, texts = [number for number, _ in cells], [_python(text) for _, text in cells]
@@ -369,7 +367,7 @@ def notebook_part(name: str, values: Mapping[str, object], given: Given | None =
 
 
 def _invalid(text: str) -> str | None:
-    """Return what is wrong with a text as Python; None if nothing is."""
+    """Return what is wrong with a text as Python."""
     try:
         parse_python(text)
     except ForeignTextError as error:
@@ -384,7 +382,7 @@ def _python(text: str) -> str:
     if _invalid(text) is None:
         return text
     while _CONTINUES.search(text):
-        text = _CONTINUES.sub(lambda found: f"{found[1].rstrip()}; \n!", text, count=1)
+        text = _CONTINUES.sub(lambda found: f"{found[1]}{found[2].rstrip()}; \n{found[1]}!", text, count=1)
     text = _MAGIC.sub(lambda found: f"{found['indent']}pass", text)
     return _MAGIC_VALUE.sub(lambda found: f"{found[1]}object()", text)
 

@@ -360,14 +360,14 @@ def job_files(command: Command) -> JobFiles:
         return JobFiles()
     from profiler.config.trl.parts import merged
     from profiler.config.verl.sources import joined, override_source
-    from profiler.estimate.job.config_file import load_command, load_config
+    from profiler.estimate.job.config_file import load_command, load_config, pinned
 
     files, faults = [], list(command.faults)
     refused: dict[str, Sequence[Fault]] = {}
     for path in command.configs:
         try:
             others = [other for other in command.configs if other != path]
-            files.append(load_config(path, others, show(command.keys.get("recipe", ""))))
+            files.append(pinned(load_config(path, others, show(command.keys.get("recipe", "")))))
         except UsageError as error:
             refused[path] = error.faults
     if command.options.launch is not None:

@@ -24,7 +24,7 @@ from profiler.config.files.formats.together import (
     words,
 )
 from profiler.config.files.vocabulary import RUN_IT, Vocabulary
-from profiler.config.notes import Note, not_counted
+from profiler.config.notes import Note, kernel_notes, not_counted
 from profiler.config.trl_releases.facts import COPIED_ADAPTERS
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
@@ -171,7 +171,7 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         if leaves.get("lora_target_linear") is not True and not leaves.get("lora_target_modules"):
             yield refused("lora_target_modules", None, f"is absent, and {_NAME} has no default of it", "State it.")
     attention = _attention(leaves)
-    if attention not in (None, *_ATTENTION.values()):
+    if attention not in (None, *_ATTENTION.values()) and not any(kernel_notes({"attn_implementation": attention})):
         yield refused("attn_implementation", attention, "has no formula here", "Give attn_implementation= as well.")
     if leaves.get("gradient_checkpointing") not in (None, True, False):
         problem = f"moves activations to the host in {_NAME}, which has no formula here; only true or false"

@@ -268,6 +268,10 @@ MS_SWIFT = Vocabulary(
     },
     recipe_key="rlhf_type",
     recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT, "rm": Recipe.REWARD, **PREFERENCES},
+    unread={
+        **dict.fromkeys(("cpo", "orpo", "simpo"), "trains on pairs without a reference, which has no formula here"),
+        **dict.fromkeys(("ppo", "gkd"), "keeps a value model or a teacher as well, which has no formula here"),
+    },
     trainer="sft",
     rules=(_tuning, _types, _accumulation, _grpo, _rows, _evaluation, _sharding, _checkpointing),
     trial=(_trial,),
@@ -296,7 +300,7 @@ MS_SWIFT = Vocabulary(
         packing_num_proc lazy_tokenize use_hf ignore_args_error template system truncation_strategy max_pixels
         agent_template norm_bbox use_chat_template padding_side loss_scale is_binary_loss_scale template_backend
         response_prefix enable_thinking preserve_thinking add_non_thinking_prefix disable_ignore_empty_think
-        local_repo_path init_strategy rope_scaling max_model_len num_labels problem_type hqq_axis bnb_4bit_compute_dtype
+        local_repo_path init_strategy rope_scaling max_model_len num_labels problem_type hqq_axis
         freeze_vit freeze_aligner lorap_lr_ratio create_checkpoint_symlink add_version logprobs top_logprobs num_beams
         stream stop_words structured_outputs_regex logging_first_step safe_serialization max_shard_size check_model
         acc_strategy train_dataloader_shuffle group_by_length max_epochs aligner_lr vit_lr vit_gradient_checkpointing
@@ -333,21 +337,26 @@ MS_SWIFT = Vocabulary(
         """
     ),
     changes={
+        **dict.fromkeys(
+            words(
+                """
+                experts_impl device_map max_memory freeze_parameters_regex trainable_parameters_regex target_regex
+                optimizer tiled_mlp_num_shards ref_model teacher_model teacher_deepspeed teacher_model_server
+                reward_model_plugin vllm_device vllm_quantization vllm_speculative_config vllm_engine_kwargs
+                move_model_batches multi_turn_scheduler advantage_reweight
+                """
+            ),
+            (),
+        ),
         "adapters": ([],),
         "new_special_tokens": ([],),
         "task_type": ("causal_lm",),
-        "experts_impl": (),
-        "device_map": (),
-        "max_memory": (),
         "padding_free": (False,),
         "sequence_parallel_size": (1,),
         "freeze_parameters": ([],),
-        "freeze_parameters_regex": (),
         "freeze_parameters_ratio": (0, 0.0),
         "trainable_parameters": ([],),
-        "trainable_parameters_regex": (),
         "freeze_llm": (False,),
-        "target_regex": (),
         "lora_bias": ("none",),
         "lora_dtype": ("float32",),
         "init_weights": (True, "true", "gaussian"),
@@ -355,7 +364,6 @@ MS_SWIFT = Vocabulary(
         "tuner_backend": ("peft",),
         "use_galore": (False,),
         "lisa_activated_layers": (0,),
-        "optimizer": (),
         "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", *PAIR_LOSSES),
         "callbacks": ([],),
         "enable_dft_loss": (False,),
@@ -363,35 +371,22 @@ MS_SWIFT = Vocabulary(
         "zero_hpz_partition_size": (1,),
         "deepspeed_autotp_size": (1,),
         "use_tiled_mlp": (False,),
-        "tiled_mlp_num_shards": (),
         "activation_cpu_offload": (False,),
         "use_ray": (False,),
-        "ref_model": (),
         "ref_adapters": ([],),
-        "teacher_model": (),
         "teacher_adapters": ([],),
-        "teacher_deepspeed": (),
         "num_iterations": (1,),
-        "teacher_model_server": (),
         "offload_teacher_model": (False,),
-        "reward_model_plugin": (),
-        "vllm_device": (),
         "vllm_pipeline_parallel_size": (1,),
         "vllm_enable_expert_parallel": (False,),
         "vllm_data_parallel_size": (1,),
-        "vllm_quantization": (),
-        "vllm_speculative_config": (),
-        "vllm_engine_kwargs": (),
         "vllm_enable_lora": (False,),
         "async_generate": (False,),
-        "move_model_batches": (),
         "offload_optimizer": (False,),
         "offload_model": (False,),
-        "multi_turn_scheduler": (),
         "use_gym_env": (False,),
         "log_entropy": (False,),
         "chord_sft_dataset": ([],),
-        "advantage_reweight": (),
         "sdar_loss_coef": (0, 0.0),
         "tensor_parallel_size": (1,),
         "use_async_engine": (False,),

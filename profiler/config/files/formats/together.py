@@ -195,12 +195,14 @@ def float32_adapters(program: str) -> Note:
 def scaled_in_four_bits(program: str, types: Mapping[str, object]) -> Iterator[Fault]:
     """Refuse fp16 over 4-bit weights: `program` scales gradients of float32 adapters, and trl has none in float32."""
     if types.get("fp16") is True:
-        yield refused(
-            "fp16", True, f"scales gradients of float32 adapters over 4-bit weights in {program}, {_NO_FORMULA}"
-        )
+        problem = f"scales gradients of float32 adapters over 4-bit weights in {program}, {_NO_FORMULA}"
+        yield refused("fp16", True, problem, IN_BFLOAT16)
 
 
 _NO_FORMULA = "which has no formula here"
+
+IN_BFLOAT16 = "fp16=false bf16=true dtype=bfloat16 answers the same job in bfloat16, whose tensors are as large."
+"""What answers a job that scales gradients. All three: without `bf16` there is no autocast at all."""
 
 
 def refused(key: str, value: object, problem: str, hint: str = "") -> Fault:
