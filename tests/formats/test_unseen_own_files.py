@@ -213,6 +213,7 @@ class Arguments:
 @dataclass
 class SFTConfig(trl.SFTConfig):
     run_prefix: str = ""
+    gradient_checkpointing: bool = False
 """
 
 
@@ -229,24 +230,26 @@ def test_a_package_above_a_script_is_read(tmp_path, inside):
     (tmp_path / "recipes/sft.yaml").write_text(recipe)
     line = 'cd "$(dirname "$0")"\npython ../scripts/run_sft.py --config sft.yaml\n'
     trial = trial_of(tmp_path / "recipes", "sft.sh", line, "trl=1.16", "dtype=bfloat16")
-    assert (trial["per_device_train_batch_size"], trial["max_length"]) == (3, 200)
+    found = (trial["per_device_train_batch_size"], trial["max_length"], trial["gradient_checkpointing"])
+    assert found == (3, 200, False)
 
 
-def test_a_path_of_another_machine_is_found_by_its_end(tmp_path, capsys):
+def test_a_path_of_another_machine_is_found_by_its_end(tmp_path):
     """Of sayands/noisy-lms: a script that is there was "not here", and its arguments counted as trl's."""
     (tmp_path / "src").mkdir()
     (tmp_path / "scripts").mkdir()
-    (tmp_path / "src/train_sft.py").write_text(
-        "from trl import SFTTrainer\nfrom own import *\nSFTTrainer(tokenizer=t)\n"
-    )
-    line = "ROOT=/home/someone/code/project\npython $ROOT/src/train_sft.py --model_name_or_path a/b --max_length 512\n"
-    assert "train_sft.py is not here" not in refusal(tmp_path / "scripts", "run.sh", line, capsys)
+    text = f"from trl import SFTConfig, SFTTrainer\nSFTTrainer('{QWEN}', args=SFTConfig(max_length=99)).train()\n"
+    (tmp_path / "src/train_sft.py").write_text(text)
+    line = "ROOT=/home/someone/code/project\npython $ROOT/src/train_sft.py\n"
+    assert trial_of(tmp_path / "scripts", "run.sh", line, "trl=1.16")["max_length"] == 99
 
 
-BRANCHES = """if [ "$GPUS" -gt 1 ]; then
+BRANCHES = """if [ -n "$CONFIG" ]; then
   ARGS=(--config_file zero3.yaml --num_processes "$GPUS")
+elif [ "$GPUS" -gt 1 ]; then
+  ARGS=(--config_file several.yaml)
 else
-  ARGS=(--config_file one.yaml --num_processes 1)
+  ARGS=(--config_file one.yaml)
 fi
 ARGS+=(--main_process_port 29500)
 accelerate launch "${ARGS[@]}" train_sft.py --model_name_or_path Qwen/Qwen2.5-0.5B --max_length 256
@@ -264,8 +267,9 @@ def test_options_that_branches_choose_hide_no_program(tmp_path, capsys):
 def test_a_cell_whose_commands_go_on_in_a_branch_is_python(tmp_path):
     """Of yahorlahunovich/chart-prm: lines of `pip` in a branch ended it."""
     cells = [
-        'if old:\n    !pip install -q \\\n        "trl==1.2.0" \\\n        "peft"\nelse:\n    !pip install trl\n',
-        "from trl import SFTConfig, SFTTrainer\nargs = SFTConfig(max_length=128)\n",
+        'if old:\n    !pip install -q \\\n        "trl==1.2.0" \\\n        "peft"\n'
+        "else:\n    !pip install trl\nlength = 128",
+        "from trl import SFTConfig, SFTTrainer\nargs = SFTConfig(max_length=length)\n",
         f"SFTTrainer('{QWEN}', args=args)\n",
     ]
     text = json.dumps({"cells": [{"cell_type": "code", "source": each} for each in cells]})
