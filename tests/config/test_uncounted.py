@@ -170,7 +170,9 @@ def test_every_key_of_trl_has_one_effect_and_free_ones_a_reason():
     [
         ({"ds3_gather_for_generation": False, "job": {"zero_stage": 3}}, "ZeRO-3 gathers weights layer by layer"),
         ({"top_p": 0.9}, "sampling sorts the logits"),
-        ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, "another code path"),
+        ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, "by which code path"),
+        ({"activation_checkpointing_kwargs": {"every_n_layers": 4}}, "which layers are recomputed"),
+        ({"activation_checkpointing_kwargs": {"offload": True}}, "where their inputs wait"),
         ({"pad_to_multiple_of": 64}, "rows are padded"),
         ({"label_smoothing_factor": 0.1, "packing": False}, "all logits"),
         ({"use_vllm": True, "vllm_importance_sampling_correction": False}, "does not score its completions again"),

@@ -8,10 +8,11 @@ from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TRIAL_KEYS
 
 _REENTRANT = Uncounted(
-    what="layers are recomputed by another code path of torch",
+    what="which layers are recomputed, by which code path of torch, and where their inputs wait",
     direction=Direction.EITHER,
-    neutral=({}, {"use_reentrant": False}),
+    neutral=({}, {"use_reentrant": False}, {"every_n_layers": 1}, {"offload": False}),
 )
+"""Source: `PreTrainedModel.activation_checkpointing_enable` in transformers 5.23."""
 
 ANY_TRAINER: Mapping[str, Uncounted] = {
     "activation_checkpointing_kwargs": _REENTRANT,
