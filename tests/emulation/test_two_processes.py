@@ -38,6 +38,10 @@ ROUNDING = 16 * 1024
 """torch's allocator rounds each block on a card to 512 bytes; the CPU's does not."""
 
 
+MOST_RUNS = 8
+"""A machine on which eight processes share two cores needed more than three runs; others need one."""
+
+
 def run_job(store):
     """Return the growth and peak of each part, by rank."""
     command, environment = [sys.executable, JOB, "cpu"], {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -64,7 +68,7 @@ def differences(found):
 
 def test_two_processes_need_what_is_emulated(tmp_path):
     found = run_job(tmp_path / "store 1")
-    for number in (2, 3):
+    for number in range(2, MOST_RUNS + 1):
         # On a busy machine threads of gloo keep more copies, and for longer: the least of several runs counts.
         if differences(found):
             found += run_job(tmp_path / f"store {number}")

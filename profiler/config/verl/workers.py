@@ -203,5 +203,5 @@ def releases_of(source: VerlSource, stated: Release | None) -> tuple[tuple[Relea
         other = next(each for each in Release if each is not release)
         why = f"which alone has {later[0]}; " if release is Release.V0_9_1 else ""
         text += f" ({why}verl={other.value} takes those of {VERSIONS[other]})"
-        text += "" if any(has_own.values()) else ", which those of verl 0.3 to 0.6 are not in part"
+        text += "" if any(has_own.values()) else "; those of verl 0.3 to 0.6 differ in part"
     return releases, Note(key="", text=text)
