@@ -7,8 +7,15 @@ import pytest
 
 
 def with_further(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """Return the cases of a test, of which those that are not kept are further ones."""
-    return [case if case in kept else further(case)[0] for case in cases]
+    """Return the cases of a test, of which those that are not kept are further ones.
+
+    Raises:
+        ValueError: What is kept is none of the cases, or nothing is.
+    """
+    found = list(cases)
+    if not kept or not all(case in found for case in kept):
+        raise ValueError(f"{list(kept)} are not all among the cases")
+    return [case if case in kept else further(case)[0] for case in found]
 
 
 def further(*cases: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from matrix import with_further
 
 from maintenance.planted_faults.faults import ROOT, planted, read_faults
 
@@ -53,3 +54,12 @@ def test_a_text_that_is_not_there_or_twice_is_refused():
     for whole in ("", "x x"):
         with pytest.raises(ValueError, match="not once"):
             planted(fault, whole)
+
+
+def test_what_make_test_keeps_of_the_cases_is_among_them():
+    """A name that no case has any more would leave a test to `make matrix` alone."""
+    first, second = with_further(["a", "b"], ["a"])
+    assert (first, second.values) == ("a", ("b",))
+    for kept in (["c"], ["a", "c"], []):
+        with pytest.raises(ValueError, match="not all among the cases"):
+            with_further(["a", "b"], kept)
