@@ -17,7 +17,7 @@ from profiler.analytical.formulas.models.trained import bfloat16_tensors
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import has_wide_states
 from profiler.analytical.replayed.generation import widened_products
-from profiler.analytical.replayed.trial import has_replay, replayed_counters
+from profiler.analytical.replayed.trial import has_replay, replayed_counters, replays_operations
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant, read_of_card
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -182,12 +182,18 @@ def with_replay(found: Estimate, spec: TrialSpec, architecture: Architecture) ->
     """
     if architecture.layer_inputs is not None or not has_replay(spec):
         return found
-    replayed = _replayed_once(on_first_alike(spec, architecture), architecture)
+    alike = on_first_alike(spec, architecture)
+    replayed, by_operation = _replayed_once(alike, architecture), replays_operations(alike, architecture)
     unreleasable, reserved = replayed.peak_unreleasable_bytes, replayed.peak_reserved_bytes
     if spec.distributed_type is DistributedType.FSDP:  # a sum over streams, whose peaks are at several instants
         unreleasable += found.peak_allocated_bytes - replayed.peak_allocated_bytes
     reserved = max(found.peak_allocated_bytes, reserved)
-    return replace(found, peak_reserved_bytes=reserved, peak_unreleasable_bytes=unreleasable)
+    return replace(
+        found,
+        peak_reserved_bytes=reserved,
+        peak_unreleasable_bytes=unreleasable,
+        replays_operations=by_operation,
+    )
 
 
 @lru_cache(maxsize=1024)

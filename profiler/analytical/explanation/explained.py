@@ -152,7 +152,8 @@ def needed_of(spec: TrialSpec, found: Estimate) -> Needed:
     """Return what a full card must hold by an estimate: by its replay, or else within bounds."""
     if (unreleasable := found.peak_unreleasable_bytes) is None:
         return Needed.within_bounds(found.peak_allocated_bytes, found.reserved_bytes)
-    conf, gpus, rows = str(spec.alloc_conf), spec.num_processes, spec.gradient_checkpointing * found.peak_of_rows_bytes
+    conf, gpus, is_staged = str(spec.alloc_conf), spec.num_processes, not found.replays_operations
+    rows = found.peak_of_rows_bytes if spec.gradient_checkpointing and is_staged else 0
     return Needed.by_replay(found.peak_allocated_bytes, unreleasable, alloc_conf=conf, gpus=gpus, recomputed_bytes=rows)
 
 

@@ -64,10 +64,22 @@ from profiler.domain.trials.trial import Tuning
 
 Found = TypeVar("Found")
 
+AfterLayer = Callable[[int], None]
+"""What happens when a layer has run, by its number."""
+
+_SCORED_LAYERS = 3
+"""Layers of a forward that saves nothing: the later ones repeat them."""
+
 
 def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
     """Return the kind of each layer, kinds in the order of their first layers."""
     return [kind for kind in layer_kinds(architecture) for _ in range(int(kind.num_hidden_layers))]
+
+
+def is_replayed(layers: Sequence[DecoderShape], number: int) -> bool:
+    """Return whether a layer that leaves nothing, or one tensor, is replayed: the first, the last, and a new kind."""
+    is_new = number == 0 or layers[number] is not layers[number - 1]
+    return number < _SCORED_LAYERS or number >= len(layers) - _SCORED_LAYERS or is_new
 
 
 def alone(kind: DecoderShape) -> DecoderShape:

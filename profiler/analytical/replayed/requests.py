@@ -1,6 +1,7 @@
 """Groups of blocks that are requested and freed together, and what an allocator takes for them."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import neg
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
@@ -76,6 +77,16 @@ def blocks(size: Count) -> dict[int, int]:
 def stages(size: Count) -> list[dict[int, int]]:
     """Return the packed blocks of each stage of a number."""
     return [packed(stage) for stage in stage_blocks(size)]
+
+
+@dataclass(frozen=True)
+class Repeatable:
+    """Requests and frees that can be repeated."""
+
+    events: Sequence[int]
+    sizes_bytes: Sequence[int]
+    before: int
+    """Blocks that had been requested before."""
 
 
 class Requests:
@@ -159,14 +170,83 @@ class Requests:
         for found in before.values():
             self.free(found)
 
+    def adopt(self, group: Hashable, size: int, block: int) -> None:
+        """Let a block that was requested alone be of a group."""
+        self._groups.setdefault(group, {}).setdefault(size, []).append(block)
+
     def rename(self, group: Hashable, to: Hashable) -> None:
         """Let the blocks of a group be those of another one, which has none."""
         if group in self._groups:
             self._groups[to] = self._groups.pop(group)
 
+    def position(self) -> "tuple[int, int]":
+        """Return how many events and how many blocks there are."""
+        return len(self._events), len(self._sizes_bytes)
+
+    def since(self, position: "tuple[int, int]") -> "Repeatable":
+        """Return what was requested and freed since a `position`."""
+        events, made = position
+        return Repeatable(self._events[events:], self._sizes_bytes[made:], made)
+
+    def repeat(self, known: "Repeatable", outer: Mapping[int, int]) -> int:
+        """Request and free the same again; return by how much the numbers of its blocks are higher.
+
+        Args:
+            known: What was requested and freed.
+            outer: The number of each block that it only used or freed, and that of the one in its place.
+        """
+        shift, made = len(self._sizes_bytes) - known.before, known.before
+        in_place = {sign * old: sign * new for old, new in outer.items() for sign in (1, -1)}
+        self._events.extend(
+            [
+                event + shift if event > made else event - shift if event < -made else in_place[event]
+                for event in known.events
+            ]
+        )
+        self._sizes_bytes.extend(known.sizes_bytes)
+        return shift
+
     def empty_cache(self) -> None:
         """Give back all segments without blocks in use."""
         self._cache_emptied.append(len(self._events))
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What becomes of the gradients that a backward makes."""
+
+    requests: Requests
+    reduce: Callable[[Hashable], None]
+    """What happens to those of some weights when all of them are there."""
+    is_first: bool
+    """Whether there are none yet."""
+    leaves: bool = False
+    """Whether they leave their weights as they are made."""
+    buffers: bool = False
+    """Whether autograd adds up those of several rows before it adds them to earlier ones."""
+    is_last: bool = True
+    """Whether these are the last of those rows."""
+
+    def group_of(self, weights: Hashable) -> Hashable | None:
+        """Return where those of some weights stay; None if they are added to others, or leave."""
+        if self.is_first:
+            return None if self.leaves else ("gradients", weights)
+        return ("buffer", weights) if self.buffers and not self.requests.has(("buffer", weights)) else None
+
+    def add(self, weights: Hashable, made: Blocks) -> None:
+        """Make those of some weights."""
+        group = self.group_of(weights)
+        if group is not None:
+            self.requests.set(group, made)
+        elif not self.is_first:
+            self.requests.pass_through("new gradients", [made, NO_BLOCKS])
+        self.end(weights)
+
+    def end(self, weights: Hashable) -> None:
+        """Let those of some weights be all there."""
+        if self.is_last:
+            self.requests.drop(("buffer", weights))
+            self.reduce(weights)
 
 
 def counted(sizes: Iterable[int]) -> Mapping[int, int]:

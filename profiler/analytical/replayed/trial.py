@@ -1,12 +1,11 @@
 """Reserved memory of a trial by a replay: its passes and steps, and the peak of the segments that they take."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from profiler.allocator.model.card_memory import AllocatorStats
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
-from profiler.analytical.formulas.layers.layer_backward import norm_backward
 from profiler.analytical.formulas.models.parameters import model_of_recipe
 from profiler.analytical.formulas.models.trained import all_gradients, trains_everything
 from profiler.analytical.formulas.models.weights import (
@@ -14,7 +13,7 @@ from profiler.analytical.formulas.models.weights import (
     autocast_saved_bytes,
     autocast_scoring_bytes,
 )
-from profiler.analytical.formulas.sizes.quantities import Blocks, whole_units
+from profiler.analytical.formulas.sizes.quantities import whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
@@ -27,23 +26,19 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     tokens_of,
     unpadded,
 )
+from profiler.analytical.replayed.decoder.dense_decoder import DenseDecoder
+from profiler.analytical.replayed.decoder.staged_decoder import StagedDecoder
 from profiler.analytical.replayed.generation import Rollouts
 from profiler.analytical.replayed.head import Head
 from profiler.analytical.replayed.layers import (
-    Forward,
-    KnownLayers,
-    Saved,
     all_layers,
-    loop_blocks,
 )
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
+    Gradients,
     Requests,
     blocks,
-    minus,
-    others,
     per_layer,
-    plus,
     times,
 )
 from profiler.analytical.replayed.zero import sharing_of
@@ -51,14 +46,11 @@ from profiler.analytical.timeline.instants import embedding_bytes, generated_inp
 from profiler.analytical.timeline.optional_instants import as_evaluated, without_dropout
 from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, data_rows, precomputed_batch
 from profiler.analytical.timeline.recipes.registry import in_engine_type, of_one_gpu
-from profiler.analytical.timeline.training_pass import final_norm
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, Logprobs, Rollout
 
 _MOST_STEPS, _MOST_MICRO_BATCHES, _MOST_ROWS = 2, 2, 2
 """Of each kind as many are replayed: the first, and one that finds what the first has left. The others repeat it."""
-_SCORED_LAYERS = 3
-"""Layers of a forward that saves nothing: the later ones repeat them."""
 
 
 def has_replay(spec: TrialKeys) -> bool:
@@ -91,6 +83,12 @@ def replayed_counters(spec: TrialKeys, architecture: DecoderShape) -> AllocatorS
     return program_of(spec, architecture).sharing.counters(str(spec.alloc_conf))
 
 
+def replays_operations(spec: TrialKeys, architecture: DecoderShape) -> bool:
+    """Return whether the layers of a trial with `has_replay` are replayed operation by operation when it trains."""
+    program = Program(Requests(), spec, model_of_recipe(spec.recipe, architecture))
+    return isinstance(program.decoder_of(program.trained_batch()), DenseDecoder)
+
+
 def program_of(spec: TrialKeys, architecture: DecoderShape) -> "Program":
     """Return the program of a trial with `has_replay`, whose `requests` and frees are made."""
     program = Program(Requests(), spec, model_of_recipe(spec.recipe, architecture))
@@ -118,14 +116,29 @@ class Program:
         self.requests, self._spec, self._architecture = requests, spec, architecture
         self.sharing = sharing_of(requests, spec, architecture, shared=shared)
         self._layers, self._block = all_layers(architecture), block_of(spec)
-        self._known, self._checkpoints = KnownLayers(spec, architecture), spec.gradient_checkpointing
-        self._evaluated = all_layers(without_dropout(architecture)), KnownLayers(as_evaluated(spec), architecture)
+        self._checkpoints = bool(spec.gradient_checkpointing)
+        self._decoders = self._decoders_of(spec, self._layers)
+        without = all_layers(without_dropout(architecture))
+        self._evaluated = without, self._decoders_of(as_evaluated(spec), without)
         self._trains_all = trains_everything(spec)
         self._head = Head(requests, spec, architecture)
         self._workspace = blocks(of_one_thread(workspace(spec.gpu, self._block)).size)
         has_rollout = spec.recipe.facts.has_rollout
         self._rollouts = Rollouts(requests, spec, architecture, self.sharing) if has_rollout else None
         self._grows = spec.rollout is Rollout.GENERATE
+
+    def _decoders_of(self, spec: TrialKeys, layers: Sequence[DecoderShape]) -> tuple[DenseDecoder, StagedDecoder]:
+        dense = DenseDecoder(self.requests, spec, layers)
+        return dense, StagedDecoder(self.requests, spec, self._architecture, layers, self.sharing)
+
+    def trained_batch(self) -> Batch:
+        """Return the rows of a micro-batch."""
+        return (data_micro_batch if self._rollouts is None else generated_micro_batch)(self._spec)
+
+    def decoder_of(self, batch: Batch) -> DenseDecoder | StagedDecoder:
+        """Return what runs the layers: operation by operation where their operations are known."""
+        dense, staged = self._decoders
+        return dense if dense.knows(batch) else staged
 
     def run(self) -> None:
         """Request and free everything."""
@@ -151,20 +164,24 @@ class Program:
                 is_first = number == 0 or self.sharing.parts_gradients
                 if self._rollouts is not None:
                     self._generate(self._rollouts, step, number)
-                    self._train(generated_micro_batch(spec), is_first=is_first, empties=empties)
+                    self._train(self.trained_batch(), is_first=is_first, empties=empties)
                 else:
-                    self._train_on_rows(data_micro_batch(spec), is_first=is_first, empties=empties)
+                    self._train_on_rows(self.trained_batch(), is_first=is_first, empties=empties)
             self._update()
             if spec.per_device_eval_batch_size is not None:
                 self._evaluate(data_rows(spec, spec.per_device_eval_batch_size))
 
     def _evaluate(self, batch: Batch) -> None:
         """Compute the loss of a batch of an evaluation, next to the rows of the last step; a reference needs less."""
-        (self._layers, self._known), self._evaluated = self._evaluated, (self._layers, self._known)
+        self._switch_evaluation()
         self.requests.set("evaluated", blocks(data_inputs(as_evaluated(self._spec)).size))
         self._score(batch, adapted=True)
         self.requests.drop("evaluated")
-        (self._layers, self._known), self._evaluated = self._evaluated, (self._layers, self._known)
+        self._switch_evaluation()
+
+    def _switch_evaluation(self) -> None:
+        """Exchange the layers of training and those of evaluation, which drop nothing."""
+        (self._layers, self._decoders), self._evaluated = self._evaluated, (self._layers, self._decoders)
 
     def _generate(self, rollouts: Rollouts, step: int, number: int) -> None:
         """Generate and score completions, if a micro-batch is the first of its generation."""
@@ -218,14 +235,9 @@ class Program:
         requests.set("mask", blocks(attention_mask_bytes(spec, architecture, batch)))
         kept = per_layer(casts, len(self._layers))
         self.sharing.begin(adapted=adapted)
-        for number, kind in enumerate(self._layers):
-            if self._is_replayed(number):
-                self.sharing.enter(number)
-                forward = self._known.forward_of(kind, batch, adapted=adapted)
-                requests.pass_through("work", forward.before)
-                requests.set("casts", times(kept, number + 1))
-                forward.attend(requests)
-                self.sharing.leave(number)
+        self.decoder_of(batch).score(
+            batch, adapted=adapted, after=lambda number: requests.set("casts", times(kept, number + 1))
+        )
         requests.set("casts", casts)
         self.sharing.enter_head()
         self._head.forward_alone(batch, holds=holds)
@@ -267,45 +279,19 @@ class Program:
         layers = len(self._layers)
         requests.set((rows, "mask"), blocks(attention_mask_bytes(spec, architecture, batch)))
         copies = per_layer(blocks(autocast_saved_bytes(spec, architecture)), layers)
-        more = blocks(autocast_more_bytes(spec, architecture, in_layer=True))
-        cached, one_copy = per_layer(more, layers), others(more, layers)
+        cached = per_layer(blocks(autocast_more_bytes(spec, architecture, in_layer=True)), layers)
+
+        def cast(number: int) -> None:
+            """Request the copies of the weights of a layer, which autocast keeps or the layer saves."""
+            group, each = ("casts", cached) if self._checkpoints else ((rows, "casts"), copies)
+            requests.set(group, times(each, number + 1))
+
         self.sharing.begin()
-        for number, kind in enumerate(self._layers):
-            self.sharing.enter(number)
-            forward = self._known.forward_of(kind, batch, adapted=True)
-            if self._checkpoints:
-                requests.set((rows, number), self._known.input_of(kind, batch, number))
-                loop = loop_blocks(spec, kind, batch)
-
-                def less(stage: Blocks, loop: Blocks = loop) -> Blocks:
-                    return plus(minus(stage, loop), one_copy)
-
-                if self._is_replayed(number):
-                    requests.pass_through("work", map(less, forward.before))
-                    forward.attend(requests, less=less)
-                requests.set("casts", times(cached, number + 1))
-            else:
-                self._saving_layer(forward, self._known.saved_of(kind, batch, number), (rows, number))
-                requests.set((rows, "casts"), times(copies, number + 1))
-            self.sharing.leave(number)
-        self.sharing.enter_head()
-        requests.set((rows, "norm"), blocks(final_norm(spec, architecture, batch).size))
+        self.decoder_of(batch).forward(batch, rows, after=cast)
         requests.set("casts", blocks(autocast_more_bytes(spec, architecture, in_layer=False)))
         self._head.forward(batch, rows)
         requests.drop("work", "casts")
         self.sharing.end()
-
-    def _saving_layer(self, forward: Forward, saved: Saved, group: tuple[Hashable, int]) -> None:
-        """Run the forward of a layer that keeps what its backward needs."""
-        requests, until = self.requests, saved.until_attention
-        later = plus(minus(saved.all, until), saved.inputs)
-        requests.pass_through("work", [minus(stage, until) for stage in forward.before])
-        requests.set(group, until)
-        requests.pass_through("work", [minus(stage, until) for stage in forward.attention])
-        requests.pass_through((*group, "scores") if saved.scores else "scores", saved.scores or forward.scores)
-        requests.pass_through("work", [minus(stage, later) for stage in forward.after])
-        requests.drop("scores")
-        requests.set(group, saved.all)
 
     def _backward(
         self, batch: Batch, rows: Hashable, *, is_first: bool, buffers: bool = False, is_last: bool = True
@@ -324,75 +310,34 @@ class Program:
         is_tied = bool(architecture.tie_word_embeddings)
         stream = blocks(layer_input_bytes(spec, architecture, batch))
 
-        def add(weights: Hashable, made: Blocks) -> None:
-            """Make gradients of some weights."""
-            if is_first:
-                if not self.sharing.parts_gradients:
-                    requests.set(("gradients", weights), made)
-            elif buffers and not requests.has(("buffer", weights)):
-                requests.set(("buffer", weights), made)
-            else:
-                requests.pass_through("new gradients", [made, NO_BLOCKS])
-            if is_last:
-                requests.drop(("buffer", weights))
-                self.sharing.reduce(weights)
-
+        gradients = Gradients(
+            requests,
+            self.sharing.reduce,
+            is_first=is_first,
+            leaves=self.sharing.parts_gradients,
+            buffers=buffers,
+            is_last=is_last,
+        )
         self._head.backward(batch, rows, stream, kept=embedding if is_tied else NO_BLOCKS)
         if is_tied:
             if requests.sizes("work") == embedding:
                 requests.rename("work", "gradient of a tied head")
             requests.set("gradient of a tied head", embedding)
         elif not architecture.scores:
-            add("head", embedding)
+            gradients.add("head", embedding)
         requests.drop((rows, "head"))
-        requests.set("work", plus(stream, blocks(norm_backward(spec, architecture, batch).size)))
-        requests.drop((rows, "norm"))
         copies = per_layer(blocks(autocast_saved_bytes(spec, architecture)), len(self._layers))
-        for number in reversed(range(len(self._layers))):
-            self.sharing.enter_backward(number)
-            self._layer_backward(batch, rows, number)
-            if copies:
-                requests.set((rows, "casts"), times(copies, number))
-            backward = self._known.backward_of(self._layers[number], batch)
-            requests.pass_through("work", backward.norm)
-            add(number, backward.gradients)
-            self.sharing.leave_backward(number)
+        self.decoder_of(batch).backward(
+            batch, rows, gradients, after=lambda number: requests.set((rows, "casts"), times(copies, number))
+        )
         requests.drop("work")
-        add("embedding", embedding)
+        gradients.add("embedding", embedding)
         requests.drop("gradient of a tied head", (rows, "mask"), (rows, "casts"))
         if not self._trains_all and is_first:
             self.sharing.keep_adapters(blocks(all_gradients(spec, architecture).size))
-
-    def _layer_backward(self, batch: Batch, rows: Hashable, number: int) -> None:
-        """Run the backward of a layer, but for its first norm; what it saved goes."""
-        requests, kind = self.requests, self._layers[number]
-        if self._checkpoints and not self._trains_all and not self._is_replayed(number):
-            requests.drop((rows, number))
-            return
-        backward, saved = self._known.backward_of(kind, batch), self._known.saved_of(kind, batch, number)
-        kept = NO_BLOCKS if self._checkpoints else requests.sizes((rows, number))
-        scores = (rows, number, "scores")
-        if backward.recomputed is not None:
-            requests.pass_through("work", backward.recomputed.before)
-            backward.recomputed.attend(requests, kept=scores)
-        requests.pass_through("work", [minus(stage, kept) for stage in backward.mlp])
-        if not self._checkpoints:
-            left = {size: min(count, saved.until_attention.get(size, 0)) for size, count in kept.items()}
-            requests.set((rows, number), {size: count for size, count in left.items() if count})
-            kept = requests.sizes((rows, number))
-        requests.pass_through("work", [minus(stage, kept) for stage in backward.attention])
-        requests.pass_through(scores, backward.scores if requests.has(scores) else ())
-        requests.pass_through("work", [minus(stage, kept) for stage in backward.heads])
-        requests.drop((rows, number))
 
     def _update(self) -> None:
         """Run the optimizer, and drop the gradients."""
         self.sharing.update()
         layers = range(len(self._layers))
         self.requests.drop(*(("gradients", weights) for weights in (*layers, "head", "embedding", "adapters")))
-
-    def _is_replayed(self, number: int) -> bool:
-        """Return whether the stages of a layer that leaves nothing, or one tensor, are replayed."""
-        last, kind = len(self._layers) - 1, self._layers[number]
-        is_new = number == 0 or kind is not self._layers[number - 1]
-        return number < _SCORED_LAYERS or number > last - _SCORED_LAYERS or is_new

@@ -434,6 +434,8 @@ class Estimate:
     """Of the estimated peak; sums to `peak_allocated_bytes`."""
     peak_unreleasable_bytes: int | None = None
     """Segments that hold a tensor at the worst instant, where the trial's requests were replayed."""
+    replays_operations: bool = False
+    """Whether that replay has the layers operation by operation, not in stages."""
 
     @property
     def reserved_bytes(self) -> int:

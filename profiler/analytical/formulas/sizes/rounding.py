@@ -163,7 +163,7 @@ Chosen by every third trial of the sample of seed 2053, as the next, and judged 
 """
 RECOMPUTED_PERCENT = 10
 """What both have in addition, of what rows of data need, with checkpointing and segments that do not expand: layers
-that run again find other gaps than the stages of a replay."""
+that run again find other gaps than the stages of a replay. Nothing where the replay has each operation of a layer."""
 SHARED_PERCENT = 8
 """Both on one of several GPUs, by what 114 emulated trials reserved (109), 58 of them judged once the replay stood."""
 

@@ -1,0 +1,1 @@
+"""The passes of a decoder: layer by layer in stages, or operation by operation."""
