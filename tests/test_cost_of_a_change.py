@@ -77,7 +77,7 @@ def test_other_files_name_cards_only_as_a_default_or_an_example():
         "config/trials/specification.py",
         "domain/cards/capabilities.py",  # the cards on which trials were measured
         "domain/trials/trial.py",
-        "emulation/command.py",
+        "emulation/main.py",
         "replay/command.py",  # a card in an example
     }
 

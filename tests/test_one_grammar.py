@@ -7,7 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from maintenance.words import read_words
 from profiler.advise.command import read_command as advise
-from profiler.claims.command import read_command as claims
+from profiler.claims.main import read_command as claims
 from profiler.commands import COMMANDS as ALL
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.options.command_words import HELP_FLAGS, as_pairs
@@ -16,14 +16,14 @@ from profiler.config.options.run_options import read_run_options
 from profiler.config.trials.specification import parse_point
 from profiler.config.verl.sources import override_source
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.emulation.command import read_command as emulation
+from profiler.emulation.main import read_command as emulation
 from profiler.estimate.command import read_command as estimate
 from profiler.forecast.command import read_command as forecast
 from profiler.monitor.command import read_command as monitor
 from profiler.replay.command import read_command as replay
 from profiler.report.command import read_command as report
 from profiler.run.command import read_command as run
-from profiler.seams.command import read_command as seams
+from profiler.seams.main import read_command as seams
 from profiler.share.command import read_command as share
 from profiler.solve.command import read_command as solve
 from profiler.sweep.command import pairs_of

@@ -1,17 +1,68 @@
-"""`python -m profiler.seams`: which details of other libraries hold for the installed versions."""
+"""`python -m profiler.seams`: its options, and which details of other libraries hold for the installed versions."""
 
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from profiler.command_line import as_command, print_error, print_text
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
+from profiler.config.options.command_words import as_pairs, read_given, word_fault
+from profiler.config.options.option import FLAG, option, options_of
+from profiler.config.options.run_options import option_lines
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.rendering.document import Block, Column, Details, Document, Section, Table, Text, text_columns
 from profiler.rendering.layouts.plain_text import plain_text
 from profiler.seams.checked import TESTED, MovedSeam, find_moved, installed, untested
-from profiler.seams.command import read_command, usage
 from profiler.seams.libraries import SEAMS
 from profiler.seams.seam import Seam
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeamsOptions:
+    """The options, in the order of the help text."""
+
+    lists_all: bool = option(
+        False, FLAG, "list every detail, with the reason why the profiler relies on it", name="all"
+    )
+
+
+OPTIONS = options_of(SeamsOptions)
+"""By name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A parsed command line; `faults` has what is wrong with it."""
+
+    options: SeamsOptions
+    wants_help: bool
+    faults: tuple[Fault, ...]
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """Parse `words` (argv without the program)."""
+    given = read_given(SeamsOptions, as_pairs(words))
+    faults = (*(word_fault(word, OPTIONS) for word in given.others), *given.reader.faults)
+    return Command(options=given.options, wants_help=given.wants_help, faults=faults)
+
+
+def usage() -> str:
+    """Return the help text."""
+    return f"""\
+Usage: python -m profiler.seams [all=true]
+
+Compare what the profiler relies on in torch, trl, transformers, peft,
+bitsandbytes and accelerate with the installed versions, and print what has
+moved.
+
+{option_lines(OPTIONS.values(), indent=18)}
+Exit code: 0 if everything holds, 3 if something has moved.
+
+Examples:
+  python -m profiler.seams
+  python -m profiler.seams all=true
+  python -m profiler.seams all=true | grep -A 3 peft
+"""
 
 
 @as_command("seams")

@@ -7,17 +7,17 @@ from typing import get_args, get_type_hints
 import pytest
 
 from profiler.advise.command import AdviseOptions
-from profiler.claims.command import ClaimsOptions
+from profiler.claims.main import ClaimsOptions
 from profiler.config.options.option import FLAG, Option, count, options_of, read_options
 from profiler.config.options.run_options import RunOptions, option_lines
 from profiler.domain.errors import UsageError
-from profiler.emulation.command import EmulationOptions
+from profiler.emulation.main import EmulationOptions
 from profiler.estimate.command import EstimateOptions
 from profiler.monitor.command import MonitorOptions
 from profiler.replay.command import ReplayOptions
 from profiler.report.command import ReportOptions
 from profiler.run.command import ScriptOptions
-from profiler.seams.command import SeamsOptions
+from profiler.seams.main import SeamsOptions
 from profiler.solve.command import SolveOptions
 
 DECLARED = (

@@ -6,8 +6,8 @@ import pytest
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.emulation import main as entry
-from profiler.emulation.command import EmulationOptions, read_command
 from profiler.emulation.launch import Check, EmulatedPython
+from profiler.emulation.main import EmulationOptions, read_command
 
 PYTHON = EmulatedPython(executable=Path("/env/python"), torch="2.13.0+cu130", cuda="13.0", libraries=Path("/cache/x"))
 

@@ -125,8 +125,8 @@ class DenseLayer:
     def again(self, tape: Tape, stream: Value, gradient: Value) -> Ends:
         """Run the layer again for the gradient of its output, up to the last operation that saves a tensor.
 
-        Then what it has goes (`_StopRecomputationError` in torch's `utils/checkpoint.py`). The input of the layer, which
-        the caller needs no more, goes with the tensors that were saved first.
+        Then what it has goes (`_StopRecomputationError` in torch's `utils/checkpoint.py`). The input of the layer goes
+        with the tensors that were saved first.
         """
         ends = self._ends = self._begin_backward(tape, gradient)
         residual, result = self._run(tape, stream)
