@@ -15,6 +15,7 @@ PACKED = WHEEL["hooks"]["custom"]["texts"]
 OF_A_CLONE = (
     "profiler/allocator/traces/smallest_fit.c",
     "profiler/analysis/claim_trials.py",
+    "profiler/claims/command.py",
     "profiler/claims/figures.py",
     "profiler/claims/main.py",
     "profiler/config/claims",
@@ -63,8 +64,8 @@ FORMER = re.compile("grpo[-_]vram[-_]profiler")
 STILL_HAVE_IT = {
     "profiler/cluster/__init__.py": "the same folder, in a limit",
     "profiler/domain/machines/extras.py": "the check for a conflict",
-    "profiler/emulation/interpreter.py": "a folder of the user that keeps its name",
     "profiler/emulation/main.py": "its help text",
+    "profiler/emulation/interpreter.py": "a folder of the user that keeps its name",
     "profiler/execution/gpus.py": "a file that earlier versions lock as well",
     "profiler/rendering/figures/theme.py": "a salt",
 }

@@ -7,7 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from maintenance.words import read_words
 from profiler.advise.command import read_command as advise
-from profiler.claims.main import read_command as claims
+from profiler.claims.command import read_command as claims
 from profiler.commands import COMMANDS as ALL
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.options.command_words import HELP_FLAGS, as_pairs

@@ -6,18 +6,16 @@ Exit codes: docs/exit_codes.md. That a claim does not hold is an answer, and end
 import csv
 import io
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Evidence, Judged, judge
+from profiler.claims.command import ClaimsOptions, read_command, usage
 from profiler.claims.figures import ClaimFigures, ScriptPeaks, ScriptRun
 from profiler.command_line import as_command, print_error, print_line, print_text
-from profiler.config.options.command_words import as_pairs, read_given, word_fault
-from profiler.config.options.option import FLAG, Kind, OutputFormat, format_option, option, options_of, path
-from profiler.config.options.reading import FieldReader, show
-from profiler.config.options.run_options import option_lines
+from profiler.config.options.option import OutputFormat
 from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
 from profiler.domain.memory import MIB
@@ -29,91 +27,10 @@ from profiler.rendering.figures.theme import as_png, as_svg
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
 from profiler.storage.files.atomic import write_atomically, write_parts_atomically
-from profiler.storage.files.foreign_files import Kind as FileKind
-from profiler.storage.files.foreign_files import kind_of, read_bytes, reason
+from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.storage.foreign.published import read_counted, read_looked_up, read_published, read_published_claims
 from profiler.storage.stores.record_store import writable_faults
 from profiler.storage.sweep_tables.tables import read_tables
-
-CLAIM, SOURCE = "claim", "source"
-
-
-def _id(of: str) -> Kind[str]:
-    """Return the kind of an id, which the command compares with those of the claims that it reads."""
-    return Kind(allowed=f"the id of {of}", shown="ID", read=lambda reader, key: show(reader.value(key)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClaimsOptions:
-    """The options, in the order of the help text."""
-
-    results_dir: PurePath = option(
-        PurePath("results"), path("a folder", "FOLDER"), "results of sweeps, one folder per grid"
-    )
-    claim: str | None = option(None, _id("a claim"), "one claim, with every setting", null="all")
-    source: str | None = option(None, _id("a text"), "only the claims of one text", null="all")
-    output_format: OutputFormat = format_option()
-    write: bool = option(
-        True, FLAG, "write claims.md, claims.html and their figure to FOLDER/claims, next to the report of the sweep"
-    )
-
-
-OPTIONS = options_of(ClaimsOptions)
-"""By name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """A parsed command line; `faults` has what is wrong with it."""
-
-    options: ClaimsOptions
-    wants_help: bool
-    faults: tuple[Fault, ...]
-
-
-def read_command(words: Sequence[str], claims: Sequence[Claim]) -> Command:
-    """Parse `words` (argv without the program)."""
-    given = read_given(ClaimsOptions, as_pairs(words))
-    claim, source = given.options.claim, given.options.source
-    _check_id(given.reader, CLAIM, claim, (each.id for each in claims))
-    _check_id(given.reader, SOURCE, source, (each.source.id for each in claims))
-    if claim is not None and source is not None and given.reader.sound(CLAIM, SOURCE):
-        given.reader.fail(CLAIM, "names one claim, so that source has no meaning", "Leave source out.")
-    faults = (*(word_fault(word, OPTIONS) for word in given.others), *given.reader.faults)
-    return Command(options=given.options, wants_help=given.wants_help, faults=faults)
-
-
-def _check_id(reader: FieldReader, key: str, value: str | None, ids: Iterable[str]) -> None:
-    known = tuple(dict.fromkeys(ids))
-    if value is not None and value not in known:
-        reader.one_of(key, known)
-
-
-def usage() -> str:
-    """Return the help text."""
-    return f"""\
-python -m profiler.claims [results_dir=FOLDER] [key=value ...]
-
-What five public texts claim about the memory of GRPO: claimed figure, ours with
-its origin, and a verdict with its reason. Claims, configurations and tolerances
-are in profiler/published/claims.yaml.
-
-  holds              in every setting that was compared
-  holds only when    in some settings, which are named
-  does not hold      in no setting
-  not decidable here for the reason that is given
-
-A configuration has the result of its trial, measured, emulated or simulated, if
-a sweep in FOLDER has stored it, and else its estimate in closed form. Run the
-trials of all claims with: python -m profiler.sweep +grid=claims
-
-{option_lines(OPTIONS.values(), indent=22)}
-Examples:
-  python -m profiler.claims results_dir=results/reference
-  python -m profiler.claims results_dir=results/reference source=article-trl
-  python -m profiler.claims claim=guide-batch format=json
-"""
-
 
 GRID = "claims"
 SCRIPTS = (Path("scripts") / "tried.csv", Path("scripts") / "blog_2025.csv")
@@ -186,7 +103,7 @@ def stored_trials(results_dir: Path) -> list[StoredTrials]:
         UsageError: There is no such folder.
     """
     try:
-        if kind_of(results_dir) is not FileKind.FOLDER:
+        if kind_of(results_dir) is not Kind.FOLDER:
             problem = "is no folder of results"
             hint = "Run python -m profiler.sweep +grid=claims first, or name results/reference."
             raise UsageError([Fault(key="results_dir", found=str(results_dir), problem=problem, hint=hint)])
@@ -210,15 +127,15 @@ def kept_scripts(results_dir: Path) -> ScriptPeaks:
     A file that cannot be read is left out, and a line says so.
     """
     found: dict[tuple[str, str], ScriptRun] = {}
-    for file in (results_dir / name for name in SCRIPTS):
+    for path in (results_dir / name for name in SCRIPTS):
         try:
-            found |= _script_runs(read_bytes(file, most_bytes=_MOST_BYTES).decode())
+            found |= _script_runs(read_bytes(path, most_bytes=_MOST_BYTES).decode())
         except FileNotFoundError:
             continue
         except OSError as error:
-            print_error(f"{file} is left out: it cannot be read ({reason(error)}).")
+            print_error(f"{path} is left out: it cannot be read ({reason(error)}).")
         except (ValueError, csv.Error) as error:
-            print_error(f"{file} is left out: it has no table of scripts ({printable(str(error))}).")
+            print_error(f"{path} is left out: it has no table of scripts ({printable(str(error))}).")
     return found
 
 

@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from profiler.advise.command import AdviseOptions
-from profiler.claims.main import ClaimsOptions
+from profiler.claims.command import ClaimsOptions
 from profiler.config.options.option import FLAG, Option, count, options_of, read_options
 from profiler.config.options.run_options import RunOptions, option_lines
 from profiler.domain.errors import UsageError
