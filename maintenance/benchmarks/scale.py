@@ -127,7 +127,7 @@ def fetch(store: Path, folder: Path) -> dict[str, float]:
 
 def draw(folder: Path) -> dict[str, float]:
     """Draw page and figures from the tables."""
-    from profiler.report.drawing import PAGE, render_folder
+    from profiler.report.main import PAGE, render_folder
 
     started = time.process_time()
     render_folder(folder, console=None)

@@ -182,24 +182,18 @@ def with_replay(found: Estimate, spec: TrialSpec, architecture: Architecture) ->
     """
     if architecture.layer_inputs is not None or not has_replay(spec):
         return found
-    alike = on_first_alike(spec, architecture)
-    replayed, by_operation = _replayed_once(alike, architecture), replays_operations(alike, architecture)
+    replayed, known = _replayed_once(on_first_alike(spec, architecture), architecture)
     unreleasable, reserved = replayed.peak_unreleasable_bytes, replayed.peak_reserved_bytes
     if spec.distributed_type is DistributedType.FSDP:  # a sum over streams, whose peaks are at several instants
         unreleasable += found.peak_allocated_bytes - replayed.peak_allocated_bytes
     reserved = max(found.peak_allocated_bytes, reserved)
-    return replace(
-        found,
-        peak_reserved_bytes=reserved,
-        peak_unreleasable_bytes=unreleasable,
-        replays_operations=by_operation,
-    )
+    return replace(found, peak_reserved_bytes=reserved, peak_unreleasable_bytes=unreleasable, replays_operations=known)
 
 
 @lru_cache(maxsize=1024)
-def _replayed_once(spec: TrialSpec, architecture: Architecture) -> AllocatorStats:
+def _replayed_once(spec: TrialSpec, architecture: Architecture) -> tuple[AllocatorStats, bool]:
     """Replay a trial that an answer asks for several times: one about a file of trl does, for each of its releases."""
-    return replayed_counters(spec, architecture)
+    return replayed_counters(spec, architecture), replays_operations(spec, architecture)
 
 
 def on_first_alike(spec: TrialSpec, architecture: Architecture) -> TrialSpec:

@@ -228,7 +228,7 @@ class WriteTables(Protocol):
 
 
 class RenderFolder(Protocol):
-    """Writes the report of a grid: `profiler.report.drawing.render_folder`."""
+    """Writes the report of a grid: `profiler.report.main.render_folder`."""
 
     def __call__(self, folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
         """Write page and figures to `folder`, and the table to the terminal."""
@@ -310,7 +310,7 @@ def _write_tables(
 
 def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
     from profiler.rendering.layouts.terminal import TerminalConsole
-    from profiler.report.drawing import render_folder
+    from profiler.report.main import render_folder
 
     render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
 
@@ -318,7 +318,7 @@ def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str
 def import_report() -> None:
     """Import what the end of a sweep needs. What cannot be imported is reported there, when the trials have run."""
     with suppress(ImportError):
-        import profiler.report.drawing
+        import profiler.report.main
         import profiler.storage.sweep_tables.tables  # noqa: F401
 
 

@@ -16,7 +16,7 @@ from profiler.domain.trials.trial import Backend
 from profiler.rendering.layouts import html
 from profiler.rendering.sweep import comparison
 from profiler.report import drawing
-from profiler.report.drawing import render_folder
+from profiler.report.main import render_folder
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 

@@ -213,7 +213,7 @@ def test_the_sweep_never_imports_torch(tmp_path):
 
 
 def test_a_report_that_cannot_be_imported_stops_no_trial(monkeypatch):
-    monkeypatch.setitem(sys.modules, "profiler.report.drawing", None)
+    monkeypatch.setitem(sys.modules, "profiler.report.main", None)
     import_report()
 
 

@@ -17,7 +17,7 @@ from profiler.storage.sweep_tables.tables import read_tables
 PROGRAM = str(Path(__file__).parent / "sweep_process.py")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
-SHARED = "import sweep_process, profiler.report.drawing"
+SHARED = "import sweep_process, profiler.report.main"
 FORKED = "import sweep_process; sweep_process.run_sweep()"
 
 

@@ -1,6 +1,6 @@
 """Requests of loading the models, and of a rollout by transformers' `generate`."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from profiler.analytical.formulas.layers.decoder_layer import ATTENTION_INPUTS
@@ -33,7 +33,6 @@ from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, T
 from profiler.analytical.replayed.layers import Forward, all_layers, alone, forward_stages, of_one_layer
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
-    GrowingCache,
     Requests,
     blocks,
     counted,
@@ -66,6 +65,35 @@ _FEWEST_ROWS, _ROWS_WITHOUT_TENSOR_CORES = 4, 7
 _TURING, _AMPERE, _SMALL_AMPERE, _HOPPER, _SMALL_BLACKWELL, _SPARK = (7, 5), (8, 0), (8, 6), (9, 0), (12, 0), (12, 1)
 _BLACKWELL = 10
 """Compute capabilities, and of the last the first part."""
+
+
+class GrowingCache:
+    """Tensors that are concatenated to longer ones, layer by layer: the longer one is there before the other goes."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._layers: list[list[tuple[int, range]]] = []
+        """Bytes and block of each tensor."""
+
+    def add(self, sizes: Sequence[int]) -> None:
+        """Add a layer with tensors of these bytes."""
+        self._layers.append([(size, self._requests.allocate(size)) for size in sizes])
+
+    def grow(self, layer: int, sizes: Sequence[int]) -> None:
+        """Replace the tensors of a layer; one of the same bytes stays."""
+        tensors = self._layers[layer]
+        for place, size in enumerate(sizes):
+            bytes_before, before = tensors[place]
+            if bytes_before != size:
+                tensors[place] = size, self._requests.allocate(size)
+                self._requests.free(before)
+
+    def drop(self) -> None:
+        """Free all tensors."""
+        for tensors in self._layers:
+            for _, block in tensors:
+                self._requests.free(block)
+        self._layers = []
 
 
 def load_models(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:

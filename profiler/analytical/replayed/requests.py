@@ -1,12 +1,11 @@
 """Groups of blocks that are requested and freed together, and what an allocator takes for them."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import neg
 
-from profiler.allocator.alloc_conf import parse_alloc_conf
+from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES, SMALL_BYTES, parse_alloc_conf
 from profiler.allocator.model.card_memory import AllocatorStats
-from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
 from profiler.allocator.traces.smallest_fit import counters_of
 from profiler.allocator.traces.trace import Piece
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, largest_blocks, stage_blocks
@@ -104,13 +103,8 @@ class Requests:
 
     def piece(self) -> Piece:
         """Return all of them; they have no phases."""
-        return Piece(
-            events=self._events,
-            first_block=0,
-            sizes_bytes=self._sizes_bytes,
-            phases=[(0, Phase.LOAD)],
-            cache_emptied=self._cache_emptied,
-        )
+        events, sizes, emptied = self._events, self._sizes_bytes, self._cache_emptied
+        return Piece(events=events, first_block=0, sizes_bytes=sizes, phases=[(0, Phase.LOAD)], cache_emptied=emptied)
 
     def counters(self, alloc_conf: str) -> AllocatorStats:
         """Return torch's counters on a card of unlimited memory; the settings are `PYTORCH_CUDA_ALLOC_CONF`."""
@@ -126,8 +120,7 @@ class Requests:
 
     def allocate(self, size: int, count: int = 1) -> range:
         """Request blocks of one size; return their numbers."""
-        first = len(self._sizes_bytes) + 1
-        made = range(first, first + count)
+        made = range(len(self._sizes_bytes) + 1, len(self._sizes_bytes) + 1 + count)
         self._sizes_bytes.extend([size] * count)
         self._events.extend(made)
         return made
@@ -211,73 +204,6 @@ class Requests:
         self._cache_emptied.append(len(self._events))
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """What becomes of the gradients that a backward makes."""
-
-    requests: Requests
-    reduce: Callable[[Hashable], None]
-    """What happens to those of some weights when all of them are there."""
-    is_first: bool
-    """Whether there are none yet."""
-    leaves: bool = False
-    """Whether they leave their weights as they are made."""
-    buffers: bool = False
-    """Whether autograd adds up those of several rows before it adds them to earlier ones."""
-    is_last: bool = True
-    """Whether these are the last of those rows."""
-
-    def group_of(self, weights: Hashable) -> Hashable | None:
-        """Return where those of some weights stay; None if they are added to others, or leave."""
-        if self.is_first:
-            return None if self.leaves else ("gradients", weights)
-        return ("buffer", weights) if self.buffers and not self.requests.has(("buffer", weights)) else None
-
-    def add(self, weights: Hashable, made: Blocks) -> None:
-        """Make those of some weights."""
-        group = self.group_of(weights)
-        if group is not None:
-            self.requests.set(group, made)
-        elif not self.is_first:
-            self.requests.pass_through("new gradients", [made, NO_BLOCKS])
-        self.end(weights)
-
-    def end(self, weights: Hashable) -> None:
-        """Let those of some weights be all there."""
-        if self.is_last:
-            self.requests.drop(("buffer", weights))
-            self.reduce(weights)
-
-
 def counted(sizes: Iterable[int]) -> Mapping[int, int]:
     """Return blocks of these bytes."""
     return plus(*({size: 1} for size in sizes))
-
-
-class GrowingCache:
-    """Tensors that are concatenated to longer ones, layer by layer: the longer one is there before the other goes."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
-        self._layers: list[list[tuple[int, range]]] = []
-        """Bytes and block of each tensor."""
-
-    def add(self, sizes: Sequence[int]) -> None:
-        """Add a layer with tensors of these bytes."""
-        self._layers.append([(size, self._requests.allocate(size)) for size in sizes])
-
-    def grow(self, layer: int, sizes: Sequence[int]) -> None:
-        """Replace the tensors of a layer; one of the same bytes stays."""
-        tensors = self._layers[layer]
-        for place, size in enumerate(sizes):
-            bytes_before, before = tensors[place]
-            if bytes_before != size:
-                tensors[place] = size, self._requests.allocate(size)
-                self._requests.free(before)
-
-    def drop(self) -> None:
-        """Free all tensors."""
-        for tensors in self._layers:
-            for _, block in tensors:
-                self._requests.free(block)
-        self._layers = []

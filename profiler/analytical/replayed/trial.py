@@ -27,7 +27,7 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     unpadded,
 )
 from profiler.analytical.replayed.decoder.dense_decoder import DenseDecoder
-from profiler.analytical.replayed.decoder.staged_decoder import StagedDecoder
+from profiler.analytical.replayed.decoder.staged_decoder import Gradients, StagedDecoder
 from profiler.analytical.replayed.generation import Rollouts
 from profiler.analytical.replayed.head import Head
 from profiler.analytical.replayed.layers import (
@@ -35,7 +35,6 @@ from profiler.analytical.replayed.layers import (
 )
 from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
-    Gradients,
     Requests,
     blocks,
     per_layer,

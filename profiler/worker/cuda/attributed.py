@@ -4,7 +4,8 @@ The traced peak is smaller than the measured one: scratch that kernels allocate 
 """
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +18,109 @@ from profiler.domain.runs.outcome import Breakdown, Outcome
 from profiler.domain.runs.readings import CategoryShare, TensorGroup
 from profiler.domain.trials.trial import TrialSpec
 from profiler.seams.checked import check_seams
-from profiler.simulation.tracing.tracing_mode import TracingMode
+from profiler.simulation.tracing.attribution import Attribution, attributed_cache, named_tensors
+from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
+from profiler.simulation.tracing.recorder import Recorder
 from profiler.training.run import run_training
+
+aten = torch.ops.aten
+
+
+class TracingMode:
+    """A session of training on a real device whose tensors are attributed. One per process."""
+
+    def __init__(self, device: torch.device, beat: Callable[[], None]) -> None:
+        self.recorder = Recorder()
+        self._device, self._beat = device, beat
+        self._attribution = Attribution(self.recorder, device_type=device.type)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the trial runs."""
+        return self._device
+
+    @property
+    def use_cpu(self) -> bool:
+        """True for the CPU."""
+        return self._device.type == "cpu"
+
+    @property
+    def whole_config(self) -> None:
+        """None: all layers run."""
+        return
+
+    def host_side(self) -> AbstractContextManager[None]:
+        """Do nothing: tensors on the host are not on the device."""
+        return nullcontext()
+
+    def attributed(self, category: Category) -> AbstractContextManager[None]:
+        """A context in which new memory belongs to `category`."""
+        return self.recorder.attributed(category)
+
+    def decode_extrapolator(self) -> None:
+        """Return None: every decoding step runs."""
+        return
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`, with a sign of life."""
+        self._beat()
+        self.recorder.enter(phase)
+
+    def adopt(self, arguments: Any) -> None:
+        """Do nothing: transformers finds the device."""
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Attribute the trainer's tensors; those loaded from a file without an operation are added to the trace."""
+        for model in filter(None, (trainer.model, trainer.ref_model)):
+            for _, tensor in named_tensors(model):
+                if tensor.device.type == self._device.type:
+                    self.recorder.made(tensor)
+        self._attribution.trainer_ready(trainer)
+
+    def trainer_done(self, trainer: Any) -> None:
+        """Attribute the optimizer states."""
+        self._attribution.trainer_done(trainer)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While active, tensors that operations make on the device are recorded."""
+        with ExitStack() as stack:
+            stack.enter_context(attributed_cache(self.recorder))
+            stack.enter_context(self.recorder.modules.watching())
+            stack.enter_context(_RecordingMode(self.recorder, self._device.type))
+            yield
+
+
+class _RecordingMode(BackwardMode):
+    """Runs every operation and records the tensors it makes."""
+
+    def __init__(self, recorder: Recorder, device_type: str) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._device_type = device_type
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operation."""
+        self._recorder.operation = func
+        if func is aten.add.Tensor or func in IN_PLACE:
+            func = without_a_mode(func, args)
+        result = func(*args, **(kwargs or {}))
+        self._record(result)
+        return result
+
+    def _record(self, made: Any) -> None:
+        if isinstance(made, torch.Tensor):
+            if made.device.type == self._device_type:
+                self._recorder.made(made)
+        elif isinstance(made, list | tuple):
+            for each in made:
+                self._record(each)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +138,7 @@ def attribute(
     spec: TrialSpec, model_config: Mapping[str, Any], device: torch.device, *, beat: Callable[[], None] = lambda: None
 ) -> Attributed:
     """Run the trial on `device` and attribute every tensor; `beat` is called at each phase."""
-    tracing_mode = _BeatingTracingMode(device, beat)
+    tracing_mode = TracingMode(device, beat)
     trained = run_training(spec, model_config, tracing_mode)
     trace = tracing_mode.recorder.finished()
     del trained  # It keeps the trainer's tensors in use until the trace is read.
@@ -99,16 +201,3 @@ def breakdown_of(
     except Exception as error:
         first_line = (str(error).splitlines() or [""])[0]
         return without_breakdown(outcome, f"the second run ended with {type(error).__name__}: {first_line}")
-
-
-class _BeatingTracingMode(TracingMode):
-    """A tracing mode that gives a sign of life at each phase."""
-
-    def __init__(self, device: torch.device, beat: Callable[[], None]) -> None:
-        super().__init__(device)
-        self._beat = beat
-
-    def enter(self, phase: Phase) -> None:
-        """Begin `phase`."""
-        self._beat()
-        super().enter(phase)

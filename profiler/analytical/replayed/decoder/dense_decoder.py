@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from profiler.analytical.formulas.models.trained import element_bytes, trains_everything
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.replayed.decoder.dense_layer import DenseLayer, is_known
+from profiler.analytical.replayed.decoder.operations import Operations
+from profiler.analytical.replayed.decoder.staged_decoder import Gradients
 from profiler.analytical.replayed.decoder.tape import Node, Tape, Value
 from profiler.analytical.replayed.layers import AfterLayer, is_replayed
-from profiler.analytical.replayed.requests import Gradients, Repeatable, Requests
+from profiler.analytical.replayed.requests import Repeatable, Requests
 from profiler.domain.trials.trial import DistributedType
 
 _Layer = tuple[Tape, Node | None, Node | None]
@@ -171,17 +173,17 @@ class DenseDecoder:
         tape.run_backward()
         return leaf.gradient if leaf is not None else None
 
-    def _tape(self, *, records: bool) -> Tape:
-        return Tape(requests=self._requests, records=records)
+    def _tape(self, *, records: bool) -> Operations:
+        return Operations(requests=self._requests, records=records)
 
     def _stream_of(self, batch: Batch) -> tuple[int, int]:
         """Return the values of the residual stream, and the bytes of one."""
         return int(batch.positions) * int(self._layers[0].hidden_size), int(element_bytes(self._spec).stream)
 
-    def _embedded(self, tape: Tape, batch: Batch) -> Value:
+    def _embedded(self, tape: Operations, batch: Batch) -> Value:
         return tape.make(*self._stream_of(batch))
 
-    def _norm(self, tape: Tape, batch: Batch, stream: Value) -> Value:
+    def _norm(self, tape: Operations, batch: Batch, stream: Value) -> Value:
         """Run the norm after the last layer; the gradient of its weight is left to the whole model."""
         return self._layer(len(self._layers) - 1, batch).norm(tape, stream, int(self._layers[0].hidden_size))
 

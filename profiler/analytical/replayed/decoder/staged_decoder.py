@@ -1,6 +1,7 @@
 """The passes of a decoder whose layers are replayed in stages: of every kind of layer, and shared by several GPUs."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.layers.layer_backward import norm_backward
@@ -9,9 +10,47 @@ from profiler.analytical.formulas.models.weights import autocast_more_bytes
 from profiler.analytical.formulas.sizes.quantities import Blocks
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.replayed.layers import AfterLayer, Forward, KnownLayers, Saved, is_replayed, loop_blocks
-from profiler.analytical.replayed.requests import NO_BLOCKS, Gradients, Requests, blocks, minus, others, plus
+from profiler.analytical.replayed.requests import NO_BLOCKS, Requests, blocks, minus, others, plus
 from profiler.analytical.replayed.sharing import Alone
 from profiler.analytical.timeline.training_pass import final_norm
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What becomes of the gradients that a backward makes."""
+
+    requests: Requests
+    reduce: Callable[[Hashable], None]
+    """What happens to those of some weights when all of them are there."""
+    is_first: bool
+    """Whether there are none yet."""
+    leaves: bool = False
+    """Whether they leave their weights as they are made."""
+    buffers: bool = False
+    """Whether autograd adds up those of several rows before it adds them to earlier ones."""
+    is_last: bool = True
+    """Whether these are the last of those rows."""
+
+    def group_of(self, weights: Hashable) -> Hashable | None:
+        """Return where those of some weights stay; None if they are added to others, or leave."""
+        if self.is_first:
+            return None if self.leaves else ("gradients", weights)
+        return ("buffer", weights) if self.buffers and not self.requests.has(("buffer", weights)) else None
+
+    def add(self, weights: Hashable, made: Blocks) -> None:
+        """Make those of some weights."""
+        group = self.group_of(weights)
+        if group is not None:
+            self.requests.set(group, made)
+        elif not self.is_first:
+            self.requests.pass_through("new gradients", [made, NO_BLOCKS])
+        self.end(weights)
+
+    def end(self, weights: Hashable) -> None:
+        """Let those of some weights be all there."""
+        if self.is_last:
+            self.requests.drop(("buffer", weights))
+            self.reduce(weights)
 
 
 class StagedDecoder:
