@@ -23,7 +23,8 @@ from profiler.estimate.main import answer
 from profiler.forecast.command import read_command as read_forecast
 from profiler.rendering.document import FigureKind, RenderedFigure
 from profiler.rendering.figures.catalogue import Drawing
-from profiler.report import drawing, estimated_limits
+from profiler.report import estimated_limits
+from profiler.report import main as drawing
 from profiler.report.main import render_folder
 from profiler.storage.foreign.published import read_published
 from profiler.storage.sweep_tables.tables import read_tables

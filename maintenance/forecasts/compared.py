@@ -11,7 +11,7 @@ import pandas as pd
 
 from maintenance.forecasts.jobs import RUNS, Run
 from maintenance.forecasts.running import Files, Line, has_ended, lines_of
-from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES
+from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.storage.files.atomic import write_atomically
 
 METRICS = ("allocated", "reserved")

@@ -27,10 +27,11 @@ Not known from a snapshot:
       one when the addresses of the first, 9/8 of the GPU's memory, have no gap that is large enough.
 """
 
-from profiler.allocator.alloc_conf import AllocatorConfig, parse_alloc_conf
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.histories.recorded import RecordedComparison, replay_recorded
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import AllocatorStats, OutOfMemoryError, Refusal
+from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.card_replay import CardReplay, PhaseMemory, replay_on_card
 from profiler.allocator.traces.recording import memory_snapshot
 from profiler.allocator.traces.trace import Trace, TraceBuilder

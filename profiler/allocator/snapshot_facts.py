@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from profiler.allocator.alloc_conf import ROUNDUP_INTERVALS, AllocatorConfig, known_items, parse_alloc_conf
+from profiler.allocator.alloc_conf import known_items, parse_alloc_conf
+from profiler.allocator.settings import ROUNDUP_INTERVALS, AllocatorConfig
 from profiler.domain.errors import Fault, UsageError
 
 SETTINGS = "allocator_settings"

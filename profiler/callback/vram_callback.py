@@ -17,7 +17,7 @@ from profiler.domain.runs.other_runs import RANK
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.storage.files.foreign_files import expanded
-from profiler.storage.files.lock import wait_for_lock
+from profiler.storage.files.trial_files import wait_for_lock
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.storage.stores.record_store import writable_faults
 

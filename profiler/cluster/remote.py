@@ -16,8 +16,7 @@ from profiler.domain.trials.trial import Backend, PlannedTrial
 from profiler.execution import GpuPool, UnfitWorkersError, run_trials
 from profiler.execution.job import TRIAL_WORKER, SilentObserver, WorkerProgram
 from profiler.execution.pythons import Workers, emulated_workers, own_python, simulated_workers
-from profiler.storage.files.lock import LockError, take_lock, wait_for_lock
-from profiler.storage.files.trial_files import RECORDS
+from profiler.storage.files.trial_files import RECORDS, LockError, take_lock, wait_for_lock
 from profiler.storage.stores.record_store import RecordStore
 
 

@@ -10,7 +10,7 @@ from profiler.domain.memory import gib_text
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, GpuProcess, Nvml
 from profiler.measurement.samples.host_usage import process_tree
 from profiler.measurement.samples.summary import EMPTY_BYTES
-from profiler.storage.files.lock import Lock, LockError, take_lock
+from profiler.storage.files.trial_files import Lock, LockError, take_lock
 
 LOCK_FOLDER = Path("/tmp")
 """The same for every user and every folder of results, because a GPU belongs to the machine."""

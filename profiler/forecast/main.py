@@ -293,7 +293,7 @@ def _answered(request: ForecastRequest, folder: Path, engine: Engine) -> Forecas
     Raises:
         ProfilerError: The engine failed or left something out.
     """
-    from profiler.storage.files.lock import wait_for_lock
+    from profiler.storage.files.trial_files import wait_for_lock
 
     with wait_for_lock(folder / "lock", "makes the same forecast"):
         path = folder / ANSWER

@@ -15,8 +15,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from profiler.allocator.alloc_conf import AllocatorConfig
 from profiler.allocator.histories.recorded import HeldCategories, KnownBlocks
+from profiler.allocator.settings import AllocatorConfig
 from profiler.domain.cards.card import cublas_workspace_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.readings import CategoryShare

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mutants import loaded
 
 from profiler.allocator import AllocatorConfig, CachingAllocator, OutOfMemoryError, parse_alloc_conf
-from profiler.allocator.alloc_conf import SMALL_BYTES, block_bytes, segment_bytes
+from profiler.allocator.settings import SMALL_BYTES, block_bytes, segment_bytes
 
 MIB = 1024 * 1024
 

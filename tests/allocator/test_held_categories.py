@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.allocator.alloc_conf import AllocatorConfig
 from profiler.allocator.histories.recorded import _SITES, HeldCategories, KnownBlocks
+from profiler.allocator.settings import AllocatorConfig
 from profiler.domain.memory import MIB, Category, Phase
 
 _FSDP = "/env/site-packages/torch/distributed/fsdp/"

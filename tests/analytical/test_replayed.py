@@ -22,9 +22,9 @@ from profiler.analytical.formulas.layers.eager_attention import (
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.sizes.quantities import Itemised, blocks_of, larger, largest_blocks, stage_blocks
 from profiler.analytical.formulas.sizes.trial_keys import Batch, itemised_keys, layer_kinds
-from profiler.analytical.replayed.generation import Rollouts, most_rows_of_four_bits
+from profiler.analytical.replayed.generation import GrowingCache, Rollouts, most_rows_of_four_bits
 from profiler.analytical.replayed.head import Head, chunks_of
-from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
+from profiler.analytical.replayed.requests import Requests, minus, others, packed, per_layer, union
 from profiler.analytical.replayed.sharing import Alone
 from profiler.analytical.replayed.trial import has_replay, program_of, replayed_counters, replayed_steps
 from profiler.analytical.timeline.instants import read_of_card

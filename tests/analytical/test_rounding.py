@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trial_strategies import architecture, specs
 
 from profiler.allocator import parse_alloc_conf
-from profiler.allocator.alloc_conf import block_bytes
+from profiler.allocator.settings import block_bytes
 from profiler.analytical import estimate
 from profiler.analytical.formulas.models.trained import all_gradients
 from profiler.analytical.formulas.models.weights import weights

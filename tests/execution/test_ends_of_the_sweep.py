@@ -95,7 +95,7 @@ def test_ctrl_c_ends_the_workers_and_the_sweep(store, tmp_path):
 _INTERRUPTED_AFTER_THE_FORK = """
 import os, signal
 from witness import is_gone, noted_pids, wait_until
-from profiler.storage.files.lock import Lock
+from profiler.storage.files.trial_files import Lock
 from profiler.execution.processes.warm import WarmProcess
 
 folder = Path(FOLDER)

@@ -7,7 +7,7 @@ from witness import Witness, on_cuda, planned
 from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Status
 from profiler.execution import GpuPool, local_slots
-from profiler.storage.files.lock import take_lock
+from profiler.storage.files.trial_files import take_lock
 
 
 class Releasing(Witness):

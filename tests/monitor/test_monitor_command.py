@@ -17,7 +17,7 @@ from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.monitor.command import read_command
 from profiler.monitor.main import main
-from profiler.monitor.watch import results, watching
+from profiler.monitor.watch import watching
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.storage.tables.laws import Laws, Trials
 from profiler.storage.tables.schema import MONITORED_TABLES, RESULT

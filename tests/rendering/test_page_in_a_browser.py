@@ -15,7 +15,7 @@ from profiler import __version__
 from profiler.domain.trials.trial import Backend
 from profiler.rendering.layouts import html
 from profiler.rendering.sweep import comparison
-from profiler.report import drawing
+from profiler.report import main as drawing
 from profiler.report.main import render_folder
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)

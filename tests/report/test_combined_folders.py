@@ -8,7 +8,7 @@ import pytest
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import gib_text
 from profiler.domain.runs.outcome import Status
-from profiler.report import drawing
+from profiler.report import main as drawing
 from profiler.report.main import main
 from profiler.storage.stores.record_store import RecordStore, rank_folder
 from profiler.storage.sweep_tables.combined import combine_tables

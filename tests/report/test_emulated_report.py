@@ -16,7 +16,7 @@ from profiler.domain.memory import NOT_EMULATED, Origin
 from profiler.domain.trials.trial import Backend
 from profiler.rendering.live.progress import SweepProgress
 from profiler.rendering.sweep.words import card_names, headroom_legend
-from profiler.report import drawing
+from profiler.report import main as drawing
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables
 

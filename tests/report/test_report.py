@@ -18,7 +18,8 @@ from profiler.domain.trials.trial import Backend
 from profiler.rendering.document import FigureKind, RenderedFigure
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
 from profiler.rendering.layouts.html import MOST_TRIALS
-from profiler.report import drawing, estimated_limits
+from profiler.report import estimated_limits
+from profiler.report import main as drawing
 from profiler.report.main import main
 from profiler.storage.stores.record_store import RecordStore, rank_folder
 from profiler.storage.sweep_tables.tables import TABLES, table_path

@@ -7,8 +7,8 @@ from threading import Timer
 
 import pytest
 
-from profiler.storage.files import lock as lock_module
-from profiler.storage.files.lock import Lock, LockError, take_lock, wait_for_lock
+from profiler.storage.files import trial_files as lock_module
+from profiler.storage.files.trial_files import Lock, LockError, take_lock, wait_for_lock
 
 LONGEST_S = 30.0
 """How long a holder waits until it is asked to let go; then it ends, and a test that does not ask fails."""

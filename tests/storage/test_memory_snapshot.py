@@ -9,7 +9,7 @@ import pytest
 from torch.cuda import _memory_viz
 
 from profiler.allocator import Trace, TraceBuilder, memory_snapshot, replay_on_card
-from profiler.allocator.alloc_conf import AllocatorConfig
+from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.trace import Site
 from profiler.domain.memory import Category, Phase
 from profiler.storage.files.trial_files import write_memory_snapshot

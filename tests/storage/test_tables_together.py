@@ -14,7 +14,7 @@ import pytest
 from profiler.domain.runs.outcome import Status
 from profiler.storage.files import atomic, lock
 from profiler.storage.files.atomic import StorageError
-from profiler.storage.files.lock import LockError, take_lock
+from profiler.storage.files.trial_files import LockError, take_lock
 from profiler.storage.sweep_tables import spool
 from profiler.storage.sweep_tables.tables import assemble_tables, read_tables, write_tables
 from profiler.storage.tables.schema import TABLES

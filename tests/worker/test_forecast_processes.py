@@ -26,7 +26,7 @@ from test_forecast_engine import (
 from torch.utils.data import BatchSampler, SequentialSampler
 from trl.trainer.utils import RepeatSampler
 
-from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES
+from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import Piece
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.runs.forecast import (

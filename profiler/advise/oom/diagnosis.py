@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from profiler.advise.oom.cause import Cause, Explained, SimulatedTrial, explained
 from profiler.allocator import AllocatorConfig
-from profiler.allocator.alloc_conf import block_bytes, segment_bytes
 from profiler.allocator.model.card_memory import size_text
 from profiler.allocator.oom_message import OomMessage, OomReport
+from profiler.allocator.settings import block_bytes, segment_bytes
 from profiler.analytical.explanation.explained import CardVerdict, Fit
 from profiler.analytical.explanation.tensors import NamedTensor, named_tensors
 from profiler.config.trl_releases.behaviours import LAST_WITH_LABEL_LOGITS, LAST_WITH_LOGITS

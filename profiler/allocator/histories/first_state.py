@@ -22,10 +22,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from profiler.allocator.alloc_conf import SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
 from profiler.allocator.histories.history import Action, Entry, RecordedHistory
 from profiler.allocator.model.blocks import BlockState, HeldBlock, HeldSegment
 from profiler.allocator.model.card_memory import UNLIMITED_ADDRESS_SPACE_BYTES
+from profiler.allocator.settings import SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
 from profiler.domain.memory import MIB
 
 UNIT_BYTES = MIB

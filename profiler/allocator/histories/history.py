@@ -11,8 +11,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, TypeGuard
 
-from profiler.allocator.alloc_conf import SMALL_SEGMENT_BYTES, AllocatorConfig
 from profiler.allocator.model.blocks import BlockState, HeldBlock, HeldSegment
+from profiler.allocator.settings import SMALL_SEGMENT_BYTES, AllocatorConfig
 from profiler.allocator.snapshot_facts import SETTINGS, CodeLine, CodeLines, recorded_config
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import GIB

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiler.allocator.alloc_conf import AllocatorConfig, block_bytes
 from profiler.allocator.histories.course import BEFORE, Course
 from profiler.allocator.histories.first_state import ContradictionError, FirstState, first_state
 from profiler.allocator.histories.history import Action, RecordedHistory, read_history
 from profiler.allocator.histories.recorded_run import RecordedRun
 from profiler.allocator.model.blocks import BlockState
+from profiler.allocator.settings import AllocatorConfig, block_bytes
 from profiler.allocator.snapshot_facts import CodeLine
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Category, Phase

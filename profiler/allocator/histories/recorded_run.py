@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import chain, islice
 
-from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
 from profiler.allocator.histories.course import BEFORE, CourseBuilder, OutOfMemory, SegmentCount
 from profiler.allocator.histories.first_state import FirstState
 from profiler.allocator.histories.history import GAINS, LOSSES, Action, Entry, RecordedHistory
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import CardMemory, OutOfMemoryError
+from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
 
 
 class DepartureError(Exception):

@@ -12,13 +12,14 @@ recorded. Memory that was only cached at that instant is not recreated.
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.allocator.alloc_conf import SMALL_BYTES, AllocatorConfig, block_bytes, parse_alloc_conf
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.histories.course import BEFORE, CountedCard, Course, CourseBuilder, OutOfMemory
 from profiler.allocator.histories.history import Action, Entry, RecordedHistory
 from profiler.allocator.histories.recorded import HeldLines, RecordedComparison, held_lines, replay_history
 from profiler.allocator.model.blocks import Block, BlockState
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import OutOfMemoryError
+from profiler.allocator.settings import SMALL_BYTES, AllocatorConfig, block_bytes
 from profiler.domain.cards.gpu import Gpu
 
 _REFUSED_AT = -1

@@ -8,14 +8,6 @@ that free memory, settings that change while the program runs.
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from profiler.allocator.alloc_conf import (
-    MIN_BLOCK_BYTES,
-    SMALL_BYTES,
-    SMALL_SEGMENT_BYTES,
-    AllocatorConfig,
-    block_bytes,
-    segment_bytes,
-)
 from profiler.allocator.model.blocks import (
     SIZE_SHIFT,
     Block,
@@ -34,6 +26,14 @@ from profiler.allocator.model.card_memory import (
     free_pages,
     grown_block,
     unmap_free_pages,
+)
+from profiler.allocator.settings import (
+    MIN_BLOCK_BYTES,
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    AllocatorConfig,
+    block_bytes,
+    segment_bytes,
 )
 
 _NO_REST = 1 << 62

@@ -8,10 +8,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from profiler.allocator.alloc_conf import SMALL_BYTES, AllocatorConfig, block_bytes
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import CardMemory, OutOfMemoryError
+from profiler.allocator.settings import SMALL_BYTES, AllocatorConfig, block_bytes
 
 _BY_POOL = (
     "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from profiler.allocator.alloc_conf import AllocatorConfig
 from profiler.allocator.model.blocks import ORDER_SHIFT, SIZE_SHIFT, Block, FreeBlocks
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import AllocatorStats, OutOfMemoryError, Refusal
+from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.trace import NOTHING_CLOSED, ClosedRuns, Piece, Trace
 from profiler.domain.memory import Category, Phase
 

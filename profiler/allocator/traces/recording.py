@@ -15,10 +15,11 @@ from bisect import bisect_right, insort
 from collections import deque
 from typing import Any
 
-from profiler.allocator.alloc_conf import AllocatorConfig, parse_alloc_conf
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import CardMemory, OutOfMemoryError
+from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.snapshot_facts import CATEGORY, MODULE, OPERATION
 from profiler.allocator.traces.card_replay import phase_spans
 from profiler.allocator.traces.trace import NO_SITE, Site, Trace

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES
 from profiler.allocator.model.card_memory import Refusal
+from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import NO_SITE, NOTHING_CLOSED, ClosedRuns, Trace, places_of
 from profiler.allocator.traces.trace import Integers as Numbers
 from profiler.domain.memory import Category, Phase

@@ -16,9 +16,9 @@ from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorConfig
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import AllocatorStats
+from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, AllocatorConfig
 from profiler.allocator.traces.card_replay import CardReplay, CardRun, StepReplay, replay_on_card
 from profiler.allocator.traces.trace import Piece, Trace
 

@@ -4,8 +4,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import neg
 
-from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES, SMALL_BYTES, parse_alloc_conf
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.model.card_memory import AllocatorStats
+from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
 from profiler.allocator.traces.smallest_fit import counters_of
 from profiler.allocator.traces.trace import Piece
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, largest_blocks, stage_blocks

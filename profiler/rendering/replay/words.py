@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from profiler.allocator.alloc_conf import AllocatorConfig, alloc_conf_text
+from profiler.allocator.alloc_conf import alloc_conf_text
 from profiler.allocator.histories.course import BEFORE, OutOfMemory
 from profiler.allocator.histories.history import RecordedDevice, RecordedHistory
 from profiler.allocator.histories.recorded import RecordedComparison
 from profiler.allocator.histories.what_if import Capacity, CapacitySource, Question, Scenario
 from profiler.allocator.model.card_memory import size_text
+from profiler.allocator.settings import AllocatorConfig
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.memory import gib_text
 

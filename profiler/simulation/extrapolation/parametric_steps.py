@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES
+from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import Integers, Piece, Trace
 from profiler.domain.runs.step_shape import StepLengths
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall, Sizes

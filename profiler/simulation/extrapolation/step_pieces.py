@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.alloc_conf import MIN_BLOCK_BYTES
+from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import Trace
 from profiler.domain.memory import Phase
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall, Sizes

@@ -12,8 +12,7 @@ from profiler.domain.machines.engines import Holder, OtherMachines
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
-from profiler.storage.files.lock import take_lock, to_stderr
-from profiler.storage.files.trial_files import RANKS, RECORDS, is_trial_id, snapshot_path
+from profiler.storage.files.trial_files import RANKS, RECORDS, is_trial_id, snapshot_path, take_lock, to_stderr
 from profiler.storage.records.record_folder import TRIALS, RecordFolder
 from profiler.storage.records.versioned import NewerSchemaError
 from profiler.storage.stores.objects import Objects

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.runs.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.files.atomic import temporary_next_to, write_errors
-from profiler.storage.files.lock import Lock, LockError, wait_for_lock
+from profiler.storage.files.trial_files import Lock, LockError, wait_for_lock
 from profiler.storage.tables.rows import ROWS, RUNS, Row
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES, arrow_schema
 from profiler.storage.tables.table_files import TableFile, open_tables, table_path

@@ -14,8 +14,7 @@ from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec, run_key
 from profiler.measurement.driver.visible import VisibleGpus
 from profiler.storage.files.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
-from profiler.storage.files.lock import LockError, take_lock
-from profiler.storage.files.trial_files import RECORDS
+from profiler.storage.files.trial_files import RECORDS, LockError, take_lock
 from profiler.storage.foreign.number_files import PRICES, load_prices, unknown_cards_line
 from profiler.storage.stores.record_store import HINT, RESULTS_DIR, not_writable
 
