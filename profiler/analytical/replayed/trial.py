@@ -12,8 +12,9 @@ from profiler.analytical.formulas.models.weights import (
     autocast_more_bytes,
     autocast_saved_bytes,
     autocast_scoring_bytes,
+    head_cast_bytes,
 )
-from profiler.analytical.formulas.sizes.quantities import whole_units
+from profiler.analytical.formulas.sizes.quantities import Blocks, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
@@ -330,10 +331,28 @@ class Program:
             batch, rows, gradients, after=lambda number: requests.set((rows, "casts"), times(copies, number))
         )
         requests.drop("work")
-        gradients.add("embedding", embedding)
-        requests.drop("gradient of a tied head", (rows, "mask"), (rows, "casts"))
+        if is_tied:
+            self._join_tied(embedding, gradients)
+        else:
+            gradients.add("embedding", embedding)
+        requests.drop((rows, "mask"), (rows, "casts"))
         if not self._trains_all and is_first:
             self.sharing.keep_adapters(blocks(all_gradients(spec, architecture).size))
+
+    def _join_tied(self, embedding: Blocks, gradients: Gradients) -> None:
+        """Add the gradient of the embeddings to that of a tied head: in its place, unless that is a view of a product.
+
+        So it is where all logits are made at once, and their head is not cast.
+        """
+        requests, spec = self.requests, self._spec
+        requests.set("gradient of embeddings", embedding)
+        if spec.logprobs.makes_all_logits and not head_cast_bytes(spec, self._architecture):
+            requests.replace("gradient of a tied head", embedding)
+        requests.drop("gradient of embeddings")
+        if (group := gradients.group_of("embedding")) is not None:
+            requests.rename("gradient of a tied head", group)
+        requests.drop("gradient of a tied head")
+        gradients.end("embedding")
 
     def _update(self) -> None:
         """Run the optimizer, and drop the gradients."""

@@ -67,7 +67,8 @@ class DenseDecoder:
                 stream = self._without_gradient(number, batch, stream, adapted=adapted)
                 after(number)
         normed = self._norm(tape, batch, stream)
-        tape.free(stream, embedded, normed)
+        tape.free(stream, embedded)
+        self._give("work", normed)
 
     def forward(self, batch: Batch, rows: Hashable, *, after: AfterLayer) -> None:
         """Run a forward with gradients, and keep of these rows what backward needs."""
@@ -85,7 +86,8 @@ class DenseDecoder:
         leaf = last.leaf(stream)
         normed = self._norm(last, batch, stream)
         found.layers.append((last, normed.node, leaf))
-        tape.free(stream, embedded, normed)
+        tape.free(stream, embedded)
+        self._give("work", normed)
         self._passes[rows] = found
 
     def backward(self, batch: Batch, rows: Hashable, gradients: Gradients, *, after: AfterLayer) -> None:
@@ -107,7 +109,7 @@ class DenseDecoder:
             else:
                 gradient = self._through(found.layers.pop(), gradient)
             for each in self._kept or ():
-                self._requests.adopt(group, each.values * each.element, each.block)
+                self._give(group, each)
             after(number)
             gradients.end(number)
         tape.free(gradient)
@@ -194,6 +196,10 @@ class DenseDecoder:
         if key not in self._programs:
             self._programs[key] = DenseLayer(self._spec, kind, batch, adapted=adapted, keep=self._keep)
         return self._programs[key]
+
+    def _give(self, group: Hashable, value: Value) -> None:
+        """Let a tensor be of a group: what the LM head works with, or gradients that stay."""
+        self._requests.adopt(group, value.values * value.element, value.block)
 
     def _keep(self, gradient: Value) -> None:
         """Keep the gradient of a weight, or add it to what is there."""
