@@ -220,12 +220,15 @@ class Head:
             return
         if not self._all_at_once:
             scratch = head_backward_scratch(self._spec, self._architecture, batch)
-            there = blocks(scratch.activations.size)
+            there, sums = blocks(scratch.activations.size), stages(scratch.gradients.size)
+            # Of trl's head the sum of the weight's gradients is there before the logits of the first tile.
+            first = sums[:1] if self._spec.logprobs.has_fused_head else ()
+            requests.set("work", plus(there, *first))
             for logits in stages(scratch.logits.size):
-                requests.set("work", plus(there, logits))
+                requests.set("work", plus(there, *first, logits))
                 # The thread of backward has a workspace of its own from its first product on.
                 requests.set("workspace of backward", self._workspace)
-                for gradients in stages(scratch.gradients.size):
+                for gradients in sums:
                     requests.set("work", plus(there, logits, gradients))
             requests.set("work", kept)
             return

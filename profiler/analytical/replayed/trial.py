@@ -157,7 +157,7 @@ class Program:
         for step in steps:
             empties = every is not None and step % every == 0
             # The last step has all that an earlier one has.
-            several = step == steps[-1] or empties or self.sharing.is_whole_first
+            several = True
             micro = min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)
             for number in range(micro):
                 self.sharing.begin_pass(reduces=number == micro - 1)
