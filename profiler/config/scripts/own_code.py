@@ -169,7 +169,7 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
             yield from (each.id for each in targets if isinstance(each, ast.Name))
         case ast.AnnAssign(target=ast.Name(id=name)):
             yield name
-        case ast.If(body=body, orelse=other):
+        case ast.If(body=body, orelse=other) if "__name__" not in ast.unparse(statement.test):  # not at an import
             for each in (*body, *other):
                 yield from _bound_by(each)
 
@@ -313,8 +313,8 @@ def foreign_trainers(
     """
     called = set(map(called_name, trainers))
     for name, line in _own_trainers(tree, {*TRAINERS, *called}).items():
-        if name in called:
-            yield f"trains by a class {name} of its own ({where(line)}), which derives from none of trl"
+        for each in sorted(called & {name, *derived_trainers(tree, {name})}):
+            yield f"trains by a class {each} of its own ({where(line)}), which derives from none of trl"
     plain = plain_trainers(tree)
     for call in [call for call in calls if called_name(call) in plain][: bool(config and not trainers)]:
         said = f"{called_name(call)} ({where(call.lineno)})"
