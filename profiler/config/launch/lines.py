@@ -155,8 +155,7 @@ def _trainings(called: Call, *, is_inner: bool = False) -> Iterator[Started]:
         return
     for item in items if not is_inner else ():
         text = item.value.text
-        is_one = item.value.is_known or not item.value.alternatives  # of which some words may be unknown
-        if is_one and " " in text.strip() and _LAUNCHES.search(text) and not is_label(text):
+        if not item.value.alternatives and " " in text.strip() and _LAUNCHES.search(text) and not is_label(text):
             for call in commands_run(text):
                 yield from _trainings(call, is_inner=True)
 

@@ -67,7 +67,7 @@ from profiler.config.scripts.own_code import (
     spell_out,
     trains_without_trl,
 )
-from profiler.config.scripts.reached import Load, reached_calls, settle, trained_model, unread_of_loading
+from profiler.config.scripts.reached import Load, reached_calls, settled, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
 from profiler.config.scripts.variables import with_one_name_each, with_own_classes, with_quantisation, without_aliases
 from profiler.config.trl.argument_keys import (
@@ -103,9 +103,9 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     said = add_modules(tree, given.module, said)
     spell_out(tree)
     with_own_classes(tree, TRL_CLASSES)
-    for change in (with_one_name_each, with_quantisation, settle):
+    for change in (with_one_name_each, with_quantisation):
         change(tree)
-    return with_pin(_Script(name, tree, given, said).part(), text)
+    return with_pin(_Script(name, settled(tree, has_line=bool(given.line)), given, said).part(), text)
 
 
 class _Script:
