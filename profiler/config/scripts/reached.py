@@ -93,8 +93,12 @@ def settled(tree: ast.Module, *, has_line: bool) -> ast.Module:
 
 
 def _simplified(value: ast.expr, of_line: Collection[str]) -> ast.expr:
-    """Return ``text.split(",")`` of its parts without spaces, and ``x`` for ``merge(x, from_cli())``."""
+    """Return ``text.split(",")`` of its parts without spaces, and what a merge or a copy of entries has from a file."""
     match value:
+        case ast.DictComp(generators=[ast.comprehension(iter=ast.Call(func=ast.Attribute(value=whole, attr="items")))]):
+            texts = [ast.unparse(each) for each in (value.key, value.value, value.generators[0].target)]
+            tests = {ast.unparse(each) for each in value.generators[0].ifs} <= {f"{texts[1]} is not None"}
+            return whole if tests and texts[2] == f"({texts[0]}, {texts[1]})" else value
         case ast.ListComp(elt=made, generators=[ast.comprehension(target=ast.Name(id=name), iter=whole, ifs=tests)]):
             kept = {ast.unparse(each) for each in (made, *tests)} <= {name, f"{name}.strip()"}
             return whole if kept and isinstance(whole, ast.Call) and called_name(whole) == "split" else value
@@ -283,9 +287,7 @@ class _Search:
         if call in self._passed:
             return
         match call.func:
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
-                name == LOADER and owner in _ADAPTED and call.args
-            ):
+            case ast.Attribute(attr=name) if name == LOADER and call.args and owner_name(call) in _ADAPTED:
                 self._adapter_line, self._is_wrapped = call.lineno, True
                 self._follow(call.args[0], None, cast)
             case ast.Attribute(attr=name) if name == LOADER:
@@ -356,9 +358,7 @@ def unread_of_loading(tree: ast.Module, declared: Declared) -> frozenset[str]:
     names = {name for name, kind in declared.parsed.items() if kind.of_trl == "ModelConfig"}
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
-                called_name(call) == "ModelConfig"
-            ):
+            case ast.Assign(targets=[ast.Name(id=name)], value=made) if ast.unparse(made).startswith("ModelConfig("):
                 names.add(name)
     read: set[str] = set()
     known = 0
