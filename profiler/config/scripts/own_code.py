@@ -271,7 +271,7 @@ def of_own_trainers(
     derived = derived_trainers(tree, TRAINERS)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name in derived and node.name in called:
-            for method in [each for each in node.body if isinstance(each, ast.FunctionDef) and _replaces(each)][:1]:
+            for method in _replaced(node, _COMPUTES):
                 replaced = f"which replaces that of {derived[node.name]} ({where(method.lineno)})"
                 yield not_counted(f"{method.name} of {node.name}, {replaced}")
 
@@ -280,27 +280,33 @@ _COMPUTES = frozenset(
     """
     compute_loss _compute_loss training_step get_batch_loss_metrics get_batch_loss concatenated_forward
     _get_per_token_logps _get_per_token_logps_and_entropies _generate_and_score_completions _prepare_inputs
-    create_optimizer
+    create_optimizer prediction_step
     """.split()  # noqa: SIM905
 )
 """Methods of trainers that need memory of a GPU."""
 
 
-def _replaces(method: ast.FunctionDef) -> bool:
-    """Return whether a method computes itself what that of the trainer does, which it does not call."""
-    calls = [each for each in ast.walk(method) if isinstance(each, ast.Attribute) and each.attr == method.name]
-    return method.name in _COMPUTES and not calls
+def _replaced(node: ast.ClassDef, names: Collection[str]) -> list[ast.FunctionDef]:
+    """Return the methods of a class that compute themselves what those of the trainer do, which they do not call."""
+    methods = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name in names]
+    return [each for each in methods if f".{each.name}(" not in ast.unparse(each)]
+
+
+def own_evaluation(tree: ast.Module, trainers: Sequence[ast.Call]) -> dict[str, object]:
+    """Return that trl evaluates nothing, where the class of a trainer does so itself."""
+    called = set(map(called_name, trainers))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in called]
+    return {"eval_strategy": "no"} if any(_replaced(node, ("prediction_step",)) for node in nodes) else {}
 
 
 def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, str]:
     """Return the classes of the script that derive from a trainer, each with that one."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if has_name(base)]
-            trainer = next((found.get(base, base) for base in bases if base in trainers or base in found), None)
-            if trainer is not None:
-                found[node.name] = trainer
+    for node in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+        bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if has_name(base)]
+        trainer = next((found.get(base, base) for base in bases if base in trainers or base in found), None)
+        if trainer is not None:
+            found[node.name] = trainer
     return found
 
 
@@ -337,12 +343,7 @@ def given_arguments(tree: ast.Module, calls: Sequence[ast.Call]) -> list[str]:
 
 def _own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:
     """Return the classes of the script with the name of a trainer of trl that derive from none, with their lines."""
-    of_trl = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "trl"
-        for alias in node.names
-    }
+    of_trl = {name for module, name in imported(tree) if module.partition(".")[0] == "trl"}
     derived = derived_trainers(tree, of_trl.union(trainers))
     classes = {node.name: node.lineno for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     return {name: line for name, line in classes.items() if name in trainers and name not in derived}
