@@ -130,3 +130,20 @@ def test_an_evaluation_without_a_loss_is_not_that_of_trl(tmp_path, body, rows):
     assert any("prediction_step of Own, which replaces that of SFTTrainer" in each for each in facts["notes"]) is (
         not rows
     )
+
+
+def test_all_names_of_a_module_are_read(tmp_path):
+    """Of VarunGumma/LLM-Finetuning, held back: adapters over weights in 4 bits, which its parser has off by default."""
+    (tmp_path / "utils.py").write_text(
+        "import argparse\nlength = 1\ndef get_parser():\n    parser = argparse.ArgumentParser()\n"
+        "    parser.add_argument('--use_lora', action='store_true')\n"
+        "    parser.add_argument('--max_length', type=int, default=99)\n    return parser\n"
+    )
+    text = (
+        f"from utils import *\nfrom peft import LoraConfig\n{TRAINS}"
+        "parser = get_parser()\nargs = parser.parse_args()\npeft = LoraConfig(r=8) if args.use_lora else None\n"
+        f"SFTTrainer('{QWEN}', args=SFTConfig(max_length=args.max_length), peft_config=peft).train()\n"
+    )
+    facts = facts_of(read(tmp_path, "sft.py", text, "trl=1.16"))
+    assert (facts["trial"]["max_length"], facts["trial"]["tuning"]) == (99, "full")
+    assert not any("elsewhere" in each or "condition" in each for each in facts["notes"])

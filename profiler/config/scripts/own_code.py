@@ -67,7 +67,10 @@ class _Modules:
     def _add_names(self, node: ast.ImportFrom) -> None:
         path = (node.module or "").replace(".", "/")
         stated = self._of(path)
-        left = [each.name for each in node.names if each.asname is None and each.name in stated]
+        named = {each.name for each in node.names if each.asname is None}
+        if "*" in named and stated:
+            named = {"*", *(each.id for each in ast.walk(self._tree) if isinstance(each, ast.Name))}
+        left = [each for each in ("*", *stated) if each in named and stated]
         for each in node.names:
             if not stated and path.partition("/")[0] not in _LIBRARIES:
                 self._add_whole(f"{path}/{each.name}", each.asname or each.name)
@@ -241,11 +244,7 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
-    """Return whether a script imports its trainer or its arguments, and nothing of trl.
-
-    Args:
-        names: As `imported` returns them.
-    """
+    """Return whether a script imports its trainer or its arguments, and nothing of trl, by `imported`."""
     modules = {module.partition(".")[0] for module, _ in names}
     return "trl" not in modules and any(name in RECIPES or name in TRAINERS for _, name in names)
 
