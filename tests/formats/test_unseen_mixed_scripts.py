@@ -147,3 +147,15 @@ def test_all_names_of_a_module_are_read(tmp_path):
     facts = facts_of(read(tmp_path, "sft.py", text, "trl=1.16"))
     assert (facts["trial"]["max_length"], facts["trial"]["tuning"]) == (99, "full")
     assert not any("elsewhere" in each or "condition" in each for each in facts["notes"])
+
+
+@pytest.mark.parametrize(("recipe", "is_open"), [("GRPO", True), ("SFT", False)])
+def test_an_engine_that_a_mapping_may_state_is_open(tmp_path, recipe, is_open):
+    """Of sw-programmer/SelfCI, held back: vLLM of a mapping that a function filters was none."""
+    text = (
+        f"from trl import {recipe}Config, {recipe}Trainer\nargs = {recipe}Config(**supported({recipe}Config, given))\n"
+    )
+    text += f"{recipe}Trainer(model='{QWEN}', args=args).train()\n"
+    words = ["per_device_train_batch_size=4", *(["num_generations=4", "max_completion_length=64"] if is_open else [])]
+    notes = facts_of(read(tmp_path, "train.py", text, *words, *([] if is_open else ["max_length=99"])))["notes"]
+    assert any("use_vllm" in each and "may state it by **" in each for each in notes) is is_open
