@@ -159,3 +159,15 @@ def test_an_engine_that_a_mapping_may_state_is_open(tmp_path, recipe, is_open):
     words = ["per_device_train_batch_size=4", *(["num_generations=4", "max_completion_length=64"] if is_open else [])]
     notes = facts_of(read(tmp_path, "train.py", text, *words, *([] if is_open else ["max_length=99"])))["notes"]
     assert any("use_vllm" in each and "may state it by **" in each for each in notes) is is_open
+
+
+@pytest.mark.parametrize(("device", "is_named"), [("", True), (", vllm_device='cuda:0'", False)])
+def test_the_part_of_an_engine_on_the_next_card_is_named(tmp_path, device, is_named):
+    """Of noahwei682/qwen2.5-0.5b-rl: its engine has a fifth of its card, and was told by vllm-serve's defaults."""
+    text = (
+        "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(use_vllm=True, max_prompt_length=64, "
+        f"num_generations=2, max_completion_length=64, vllm_gpu_memory_utilization=0.2{device})\n"
+        f"GRPOTrainer(model='{QWEN}', reward_funcs=f, args=args).train()\n"
+    )
+    notes = facts_of(read(tmp_path, "train.py", text, "trl=0.14"))["notes"]
+    assert any("the engine takes 0.2 of its card" in each for each in notes) is is_named
