@@ -138,6 +138,10 @@ def test_a_notebook_is_named_with_what_it_imports(tmp_path, capsys, code, said):
         ("from swift.trainers import GRPOConfig\nGRPOConfig()", "trains with ms-swift"),
         ("from openrlhf.trainer import PPOTrainer\nPPOTrainer()", "trains with OpenRLHF"),
         ("from trl.experimental.async_grpo import AsyncGRPOConfig\nAsyncGRPOConfig()", "calls AsyncGRPOConfig"),
+        (
+            "from verl.trainer.ppo.ray_trainer import RayPPOTrainer\nRayPPOTrainer()",
+            "trains with verl, which it imports",
+        ),
     ],
 )
 def test_a_script_of_another_program_is_named_by_what_it_imports(tmp_path, capsys, code, said):
@@ -159,4 +163,6 @@ def test_toml_without_a_signature_is_refused(tmp_path, capsys):
 
 def test_every_format_has_a_case():
     named = {program for program, *_ in FILES} | {said.partition(" (")[0] for said, _ in COMMANDS}
-    assert {each.name for each in FORMATS} <= named
+    by_imports = [each.name for each in FORMATS if not each.keys and each.commands is None]
+    assert by_imports == ["verl"], "its files and commands are read; a script that makes its trainer is not"
+    assert {each.name for each in FORMATS} - set(by_imports) <= named

@@ -190,9 +190,13 @@ def uncut_note(where: str) -> Note:
     return Note(key="max_length", text=text, is_open=True)
 
 
+_ENGINE = "use_vllm"
+"""What decides more than sizes do, where all may be stated elsewhere."""
+
+
 def assumed_sizes(recipe: Recipe | None, known: Collection[str], why: str) -> Iterator[Note]:
     """Yield the notes of sizes, other than the `known` ones, that a file may state in a way that is not read."""
-    for key in SIZES:
+    for key in (*SIZES, _ENGINE):
         note = assumed_note(key, why)
         if note is not None and key not in known and recipe in key_named(key).recipes:
             yield note

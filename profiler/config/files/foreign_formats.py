@@ -152,7 +152,7 @@ FORMATS = (
             r"--(?:rlhf_type|train_type|tuner_type|sft_type|external_plugins)\b",
         ),
         trains=_called(
-            r"\bswift +(?:sft|pt|rlhf)\b", r"-m +swift\.cli\.(?:sft|rlhf)\b", r"\bswift\b[^\n]*/cli/(?:sft|rlhf)\.py"
+            r"\b(?i:swift)\}?\"? +(?:sft|pt|rlhf)\b", r"(?:-m +swift\.cli\.|\bswift\b.*/cli/)(?:sft|rlhf)\b"
         ),
         modules=_words("swift"),
         vocabulary=MS_SWIFT,
@@ -252,8 +252,7 @@ FORMATS = (
     ),
     Format(
         name="Unsloth",
-        # Arguments of `FastLanguageModel.from_pretrained` in Unsloth 2026.1, which trl's `ModelConfig` lacks, and of
-        # `UnslothTrainingArguments`.
+        # `FastLanguageModel.from_pretrained` of 2026.1, less what `ModelConfig` has, and `UnslothTrainingArguments`.
         keys=(
             *(
                 Keys(any_of=frozenset({each, f"*.{each}"}))
@@ -285,6 +284,7 @@ FORMATS = (
         commands=_called(r"\bverl\.trainer\.main\b", r"\bworker\.(?:actor|rollout)\.[\w.]+"),
         hint="A fork of verl: give the job by verl's keys (config=verl actor_rollout_ref.model.path=NAME ...).",
     ),
+    Format(name="verl", modules=_words("verl")),
     Format(
         name="verl's SFT trainer",
         # trainer/config/sft_trainer.yaml of verl 0.4 to 0.7.
@@ -357,7 +357,6 @@ def _foreign_call(key: str, found: str, commands: str) -> Fault | None:
 _OTHER_LOADERS = ("FastModel", "FastVisionModel")
 """Unsloth's loaders of all models but text, which run code of transformers that it compiles."""
 
-
 _PATCHES_TRL = "unsloth"
 """The module that changes trl's trainers where it is imported."""
 
@@ -376,7 +375,8 @@ def other_program(
     if loader is not None:
         problem = f"loads its model by Unsloth's {loader}, whose kernels have no formula and no bound here"
         return problem, f"Give {BY_KEYS} for what trl's own trainer needs."
-    modules = [each for each, name in names if not trained or name in trained or each.split(".")[0] == _PATCHES_TRL]
+    made = {*trained, *(name for _, name in names if name.endswith("Trainer"))}  # a script may have both
+    modules = [each for each, name in names if not trained or name in made or each.split(".")[0] == _PATCHES_TRL]
     starts = {".".join(module.split(".")[:depth]) for module in modules for depth in range(1, _MOST_DEPTH)}
     other = next((each for each in FORMATS if each.modules & starts), None)
     if other is None:

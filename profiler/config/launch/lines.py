@@ -155,7 +155,7 @@ def _trainings(called: Call, *, is_inner: bool = False) -> Iterator[Started]:
         return
     for item in items if not is_inner else ():
         text = item.value.text
-        if item.value.is_known and " " in text.strip() and _LAUNCHES.search(text) and not is_label(text):
+        if not item.value.alternatives and " " in text.strip() and _LAUNCHES.search(text) and not is_label(text):
             for call in commands_run(text):
                 yield from _trainings(call, is_inner=True)
 

@@ -67,7 +67,10 @@ class _Modules:
     def _add_names(self, node: ast.ImportFrom) -> None:
         path = (node.module or "").replace(".", "/")
         stated = self._of(path)
-        left = [each.name for each in node.names if each.asname is None and each.name in stated]
+        named = {each.name for each in node.names if each.asname is None}
+        if "*" in named and stated:
+            named = {"*", *(each.id for each in ast.walk(self._tree) if isinstance(each, ast.Name))}
+        left = [each for each in ("*", *stated) if each in named and stated]
         for each in node.names:
             if not stated and path.partition("/")[0] not in _LIBRARIES:
                 self._add_whole(f"{path}/{each.name}", each.asname or each.name)
@@ -169,7 +172,7 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
             yield from (each.id for each in targets if isinstance(each, ast.Name))
         case ast.AnnAssign(target=ast.Name(id=name)):
             yield name
-        case ast.If(body=body, orelse=other):
+        case ast.If(body=body, orelse=other) if "__name__" not in ast.unparse(statement.test):  # not at an import
             for each in (*body, *other):
                 yield from _bound_by(each)
 
@@ -241,11 +244,7 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
-    """Return whether a script imports its trainer or its arguments, and nothing of trl.
-
-    Args:
-        names: As `imported` returns them.
-    """
+    """Return whether a script imports its trainer or its arguments, and nothing of trl, by `imported`."""
     modules = {module.partition(".")[0] for module, _ in names}
     return "trl" not in modules and any(name in RECIPES or name in TRAINERS for _, name in names)
 
@@ -271,7 +270,7 @@ def of_own_trainers(
     derived = derived_trainers(tree, TRAINERS)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name in derived and node.name in called:
-            for method in [each for each in node.body if isinstance(each, ast.FunctionDef) and _replaces(each)][:1]:
+            for method in _replaced(node, _COMPUTES):
                 replaced = f"which replaces that of {derived[node.name]} ({where(method.lineno)})"
                 yield not_counted(f"{method.name} of {node.name}, {replaced}")
 
@@ -280,27 +279,33 @@ _COMPUTES = frozenset(
     """
     compute_loss _compute_loss training_step get_batch_loss_metrics get_batch_loss concatenated_forward
     _get_per_token_logps _get_per_token_logps_and_entropies _generate_and_score_completions _prepare_inputs
-    create_optimizer
+    create_optimizer prediction_step
     """.split()  # noqa: SIM905
 )
 """Methods of trainers that need memory of a GPU."""
 
 
-def _replaces(method: ast.FunctionDef) -> bool:
-    """Return whether a method computes itself what that of the trainer does, which it does not call."""
-    calls = [each for each in ast.walk(method) if isinstance(each, ast.Attribute) and each.attr == method.name]
-    return method.name in _COMPUTES and not calls
+def _replaced(node: ast.ClassDef, names: Collection[str]) -> list[ast.FunctionDef]:
+    """Return the methods of a class that compute themselves what those of the trainer do, which they do not call."""
+    methods = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name in names]
+    return [each for each in methods if f".{each.name}(" not in ast.unparse(each)]
+
+
+def own_evaluation(tree: ast.Module, trainers: Sequence[ast.Call]) -> dict[str, object]:
+    """Return that trl evaluates nothing, where the class of a trainer does so itself."""
+    called = set(map(called_name, trainers))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in called]
+    return {"eval_strategy": "no"} if any(_replaced(node, ("prediction_step",)) for node in nodes) else {}
 
 
 def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, str]:
     """Return the classes of the script that derive from a trainer, each with that one."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if has_name(base)]
-            trainer = next((found.get(base, base) for base in bases if base in trainers or base in found), None)
-            if trainer is not None:
-                found[node.name] = trainer
+    for node in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+        bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if has_name(base)]
+        trainer = next((found.get(base, base) for base in bases if base in trainers or base in found), None)
+        if trainer is not None:
+            found[node.name] = trainer
     return found
 
 
@@ -313,8 +318,8 @@ def foreign_trainers(
     """
     called = set(map(called_name, trainers))
     for name, line in _own_trainers(tree, {*TRAINERS, *called}).items():
-        if name in called:
-            yield f"trains by a class {name} of its own ({where(line)}), which derives from none of trl"
+        for each in sorted(called & {name, *derived_trainers(tree, {name})}):
+            yield f"trains by a class {each} of its own ({where(line)}), which derives from none of trl"
     plain = plain_trainers(tree)
     for call in [call for call in calls if called_name(call) in plain][: bool(config and not trainers)]:
         said = f"{called_name(call)} ({where(call.lineno)})"
@@ -337,12 +342,7 @@ def given_arguments(tree: ast.Module, calls: Sequence[ast.Call]) -> list[str]:
 
 def _own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:
     """Return the classes of the script with the name of a trainer of trl that derive from none, with their lines."""
-    of_trl = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "trl"
-        for alias in node.names
-    }
+    of_trl = {name for module, name in imported(tree) if module.partition(".")[0] == "trl"}
     derived = derived_trainers(tree, of_trl.union(trainers))
     classes = {node.name: node.lineno for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     return {name: line for name, line in classes.items() if name in trainers and name not in derived}

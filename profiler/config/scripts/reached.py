@@ -69,14 +69,17 @@ def reached_calls(tree: ast.Module, evaluator: Evaluator) -> Reached:
     return found
 
 
-def settle(tree: ast.Module) -> None:
-    """Remove what a script takes from modules of its own and does not use, and spell out names of trl's arguments.
+def settled(tree: ast.Module, *, has_line: bool) -> ast.Module:
+    """Return a script without what it takes from modules and does not use, with names of trl's arguments spelled out.
 
-    By hand: ``Kind = SFTConfig`` in one branch, ``Kind = TrainingArguments`` in another, and ``Kind()`` is
-    ``SFTConfig()``.
+    By hand: with ``Kind = SFTConfig`` and ``Kind = TrainingArguments`` in two branches ``Kind()`` is ``SFTConfig()``.
     """
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and not has_line]
+    of_line = {ast.unparse(each) for each in calls if called_name(each) in ("from_cli", "from_dotlist")}
+    bound_to = [pair for node in ast.walk(tree) for pair in bindings_of(node) if isinstance(pair[1], ast.Call)]
+    of_line |= {name for name, value in bound_to if ast.unparse(value) in of_line}
     for given in [node for node in ast.walk(tree) if isinstance(node, ast.keyword | ast.Assign)]:
-        given.value = _without_spaces(given.value)
+        given.value = _simplified(given.value, of_line)
     while spare := _spare(tree):
         tree.body = [each for each in tree.body if each not in spare]
     bound: dict[str, list[str]] = {}
@@ -86,14 +89,21 @@ def settle(tree: ast.Module) -> None:
     plain = {name for name, values in bound.items() if {*values} <= {*RECIPES, TRAINING_ARGUMENTS}}
     for node in [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]:
         node.id = of_trl[node.id][0] if node.id in plain and of_trl[node.id] else node.id
+    return tree
 
 
-def _without_spaces(value: ast.expr) -> ast.expr:
-    """Return ``text.split(",")`` for ``[each.strip() for each in text.split(",") if each.strip()]``."""
+def _simplified(value: ast.expr, of_line: Collection[str]) -> ast.expr:
+    """Return ``text.split(",")`` of its parts without spaces, and what a merge or a copy of entries has from a file."""
     match value:
+        case ast.DictComp(generators=[ast.comprehension(iter=ast.Call(func=ast.Attribute(value=whole, attr="items")))]):
+            texts = [ast.unparse(each) for each in (value.key, value.value, value.generators[0].target)]
+            tests = {ast.unparse(each) for each in value.generators[0].ifs} <= {f"{texts[1]} is not None"}
+            return whole if tests and texts[2] == f"({texts[0]}, {texts[1]})" else value
         case ast.ListComp(elt=made, generators=[ast.comprehension(target=ast.Name(id=name), iter=whole, ifs=tests)]):
             kept = {ast.unparse(each) for each in (made, *tests)} <= {name, f"{name}.strip()"}
             return whole if kept and isinstance(whole, ast.Call) and called_name(whole) == "split" else value
+        case ast.Call(func=ast.Attribute(attr="merge"), args=[first, *more]) if {*map(ast.unparse, more)} <= {*of_line}:
+            return ast.copy_location(ast.Call(ast.Name("deepcopy", ast.Load()), [first], []), value)
     return value
 
 
@@ -215,18 +225,14 @@ class _Search:
             for name, value in bindings_of(node):
                 self._assigned.setdefault(name, []).append(value)
             if isinstance(node, ast.FunctionDef):
-                values = [
-                    each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None
-                ]
-                self._returned.setdefault(node.name, []).extend(values)
+                values = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+                self._returned.setdefault(node.name, []).extend(each for each in values if each is not None)
         self._loads: dict[ast.Call, str] = {}
         self._adapter_line: int | None = None
         self._prepared_line = 0
         self._is_wrapped = False
         self._merges = any(isinstance(each, ast.Attribute) and each.attr == _MERGES for each in ast.walk(tree))
-        self._is_name = False
-        self._is_text = True
-        self._is_certain = True
+        self._is_name, self._is_text, self._is_certain = False, True, True
         self._seen: set[tuple[int, int | None, str]] = set()
 
     def find(self, expressions: list[ast.expr]) -> TrainedModel:
@@ -281,9 +287,7 @@ class _Search:
         if call in self._passed:
             return
         match call.func:
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
-                name == LOADER and owner in _ADAPTED and call.args
-            ):
+            case ast.Attribute(attr=name) if name == LOADER and call.args and owner_name(call) in _ADAPTED:
                 self._adapter_line, self._is_wrapped = call.lineno, True
                 self._follow(call.args[0], None, cast)
             case ast.Attribute(attr=name) if name == LOADER:
@@ -354,9 +358,7 @@ def unread_of_loading(tree: ast.Module, declared: Declared) -> frozenset[str]:
     names = {name for name, kind in declared.parsed.items() if kind.of_trl == "ModelConfig"}
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
-                called_name(call) == "ModelConfig"
-            ):
+            case ast.Assign(targets=[ast.Name(id=name)], value=made) if ast.unparse(made).startswith("ModelConfig("):
                 names.add(name)
     read: set[str] = set()
     known = 0
@@ -371,9 +373,8 @@ def unread_of_loading(tree: ast.Module, declared: Declared) -> frozenset[str]:
                 for found in _read_by(node, names, declared.functions):
                     read.update(found)
                     known += 1
-    every = sum(
-        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load) for node in ast.walk(tree)
-    )
+    loads = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    every = sum(node.id in names for node in loads)
     if not read or known < every:
         return frozenset()
     return frozenset(field for field, readers in OF_LOADING.items() if read.isdisjoint(readers))

@@ -1,7 +1,4 @@
-"""A Python script that trains with trl, read without running it: the literal arguments of the calls that configure it.
-
-What is no literal becomes an assumption, with its line.
-"""
+"""A Python script that trains with trl, read without running it: literal arguments, and assumptions for all others."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,10 +61,11 @@ from profiler.config.scripts.own_code import (
     given_arguments,
     imported,
     of_own_trainers,
+    own_evaluation,
     spell_out,
     trains_without_trl,
 )
-from profiler.config.scripts.reached import Load, reached_calls, settle, trained_model, unread_of_loading
+from profiler.config.scripts.reached import Load, reached_calls, settled, trained_model, unread_of_loading
 from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
 from profiler.config.scripts.variables import with_one_name_each, with_own_classes, with_quantisation, without_aliases
 from profiler.config.trl.argument_keys import (
@@ -103,9 +101,9 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     said = add_modules(tree, given.module, said)
     spell_out(tree)
     with_own_classes(tree, TRL_CLASSES)
-    for change in (with_one_name_each, with_quantisation, settle):
+    for change in (with_one_name_each, with_quantisation):
         change(tree)
-    return with_pin(_Script(name, tree, given, said).part(), text)
+    return with_pin(_Script(name, settled(tree, has_line=bool(given.line)), given, said).part(), text)
 
 
 class _Script:
@@ -239,6 +237,7 @@ class _Script:
         for problem in (*foreign, *given_in_vain(trainers, self._where)):
             yield self._refused(problem, f"Give {BY_KEYS}.")
         self._found.notes += of_own_trainers(self._tree, trainers, configs, self._where, self._declared.unseen)
+        self._found.values |= own_evaluation(self._tree, trainers)
         called = [each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own]
         others = [] if configs and self._given.trainer in self._configs.values() else other_configs(called)
         yield from (self._refused(problem) for problem in others)
@@ -293,8 +292,7 @@ class _Script:
             self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._found.read_rewards(call, self._literal_or)
-        for call in self._called("RewardTrainer"):
-            self._found.earlier += of_old_trainer(call, self._where)
+        self._found.earlier += [e for call in self._called("RewardTrainer") for e in of_old_trainer(call, self._where)]
         for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
             more = second_models(self._tree, call, self._where, self._literal_or)

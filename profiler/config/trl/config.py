@@ -348,12 +348,8 @@ def _assumed(
 def _old_part(flat: Mapping[str, object], release: str) -> Iterator[str]:
     """Return that the engine's own card has another part than a server of trl takes; the trial counts the server's."""
     part = flat.get("vllm_gpu_memory_utilization")
-    if (
-        release in _WITH_OWN_PART
-        and _OLD_ENGINE in flat
-        and flat[_OLD_ENGINE] != FIRST_CARD
-        and part not in (None, OLD_PART)
-    ):
+    has_own = flat.get("use_vllm") is True and flat.get(_OLD_ENGINE) != FIRST_CARD  # or the next one by default
+    if release in _WITH_OWN_PART and has_own and part not in (None, OLD_PART):
         yield f"that the engine takes {show(part)} of its card, by vllm_gpu_memory_utilization"
 
 
