@@ -63,8 +63,15 @@ class Alone:
     def begin_pass(self, *, reduces: bool) -> None:
         """Begin a micro-batch; `reduces` if the GPUs exchange its gradients."""
 
-    def begin(self, *, adapted: bool = True) -> None:
+    def begin(self, *, adapted: bool = True, trains: bool = False) -> None:
         """Begin a forward, without `adapted` that of a reference."""
+
+    scored_rows = 1
+    def begin_rollout(self) -> None:
+        """Request what all forwards of a rollout need."""
+
+    def end_rollout(self) -> None:
+        """Free what they needed."""
 
     def enter(self, number: int) -> None:
         """Request what a layer needs to run."""
@@ -268,7 +275,7 @@ class Units(Alone):
         """Begin a micro-batch."""
         self._reduces = reduces
 
-    def begin(self, *, adapted: bool = True) -> None:
+    def begin(self, *, adapted: bool = True, trains: bool = False) -> None:
         """Gather the embedding's unit, or a whole reference, which stays where units stay: it has no backward."""
         self._is_reference = self.gathers_reference and not adapted
         if self._is_reference:

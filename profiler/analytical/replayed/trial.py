@@ -47,6 +47,7 @@ from profiler.analytical.replayed.requests import (
     times,
 )
 from profiler.analytical.replayed.zero import sharing_of
+from profiler.analytical.replayed.shards import Shards
 from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, workspace
 from profiler.analytical.timeline.optional_instants import as_evaluated, without_dropout
 from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, data_rows, precomputed_batch
@@ -67,7 +68,7 @@ def has_replay(spec: TrialKeys) -> bool:
     Of DeepSpeed those of stages 1 and 2, of models in bfloat16, which it need not cast, with torch's layers and losses
     of trl. None where FSDP or DeepSpeed has a reference that scores before training, or a row has several GPUs.
     """
-    is_known_zero = spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16
+    is_known_zero = spec.zero_stage in (1, 2, 3) and spec.dtype is Dtype.BFLOAT16
     is_known_zero = is_known_zero and spec.logprobs.is_of_trl and not spec.use_liger_kernel
     return (
         (spec.distributed_type is not DistributedType.DEEPSPEED or is_known_zero)
@@ -116,7 +117,7 @@ class Program:
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
         shared, spec = spec, itemised_keys(of_one_gpu(in_engine_type(spec)))
         self.requests, self._spec, self._architecture = requests, spec, architecture
-        self.sharing = sharing_of(requests, spec, architecture, shared=shared)
+        self.sharing = sharing_of(requests, spec, architecture, shared=shared) if shared.zero_stage != 3 else Shards(requests, spec, architecture, shared=shared)
         self._layers, self._block = all_layers(architecture), block_of(spec)
         self._known, self._checkpoints = KnownLayers(spec, architecture), spec.gradient_checkpointing
         self._evaluated = all_layers(without_dropout(architecture)), KnownLayers(as_evaluated(spec), architecture)
@@ -179,7 +180,7 @@ class Program:
         self._grows = False
         is_old = spec.recipe is Recipe.RLOO or accumulation % generation != 0
         batch = generated_micro_batch(spec)
-        rows = [batch]
+        rows = [batch] * self.sharing.scored_rows
         if spec.logprobs is Logprobs.SLICED:
             rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
         for each in rows if spec.beta or is_old else ():
@@ -269,7 +270,7 @@ class Program:
         copies = per_layer(blocks(autocast_saved_bytes(spec, architecture)), layers)
         more = blocks(autocast_more_bytes(spec, architecture, in_layer=True))
         cached, one_copy = per_layer(more, layers), others(more, layers)
-        self.sharing.begin()
+        self.sharing.begin(trains=True)
         for number, kind in enumerate(self._layers):
             self.sharing.enter(number)
             forward = self._known.forward_of(kind, batch, adapted=True)
