@@ -5,12 +5,18 @@ Source: `DeepSpeedZeroOptimizer_Stage3` in DeepSpeed 0.19's `runtime/zero/stage3
 `runtime/comm/coalesced_collectives.py`.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, fields, replace
 
 from profiler.allocator.model.card_memory import AllocatorStats
 from profiler.analytical.formulas.layers.decoder_layer import OUTPUTS
-from profiler.analytical.formulas.models.parameters import adapted_projections, layer_tensors, projections
+from profiler.analytical.formulas.models.parameters import (
+    adapted_projections,
+    base_tensors,
+    layer_tensors,
+    projections,
+)
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES, lora_rank, trains_everything
 from profiler.analytical.formulas.models.weights import keeps_reference_model
@@ -74,6 +80,7 @@ class Model:
         self.outer = [Node(ends=False) for _ in range(2 if is_full else 3)]
         """The model itself, with its decoder as the last of them."""
         nodes = [self.embedding, *self.layers, self.norm, self.head]
+        nodes.append(leaf(_idle(spec, architecture, nodes), is_trained=False))
         self.weights = list(dict.fromkeys(weight for node in nodes for weight in weights_of(node)))
         self.coordinator = Coordinator(gathers, self.weights, gpus=gpus, is_offloaded=is_offloaded)
         self.done, self.adapted, self._by_engine = 0, True, False
@@ -174,6 +181,13 @@ def weights_of(node: Node) -> list[Weight]:
     return [weight for each in _all(node) for weight in each.module.weights]
 
 
+def _idle(spec: TrialKeys, architecture: DecoderShape, nodes: Iterable[Node]) -> list[int]:
+    """Return the values of the weights that no module here has, as those of towers."""
+    found = Counter(int(group.elements) for group in base_tensors(architecture) for _ in range(int(group.copies)))
+    found.subtract(weight.values for weight in dict.fromkeys(weight for node in nodes for weight in weights_of(node)))
+    return list(found.elements())
+
+
 def _layer(spec: TrialKeys, kind: DecoderShape) -> Node:
     """Return the modules of a decoder layer: a norm, attention, the other norms, and the MLP."""
     is_full, targets = trains_everything(spec), spec.lora_target_modules or ()
@@ -184,17 +198,20 @@ def _layer(spec: TrialKeys, kind: DecoderShape) -> Node:
         node = leaf(sizes, is_trained=is_full)
         if part.name in adapted:
             rank = int(lora_rank(spec))
-            a, b = (leaf([rank * int(side)], is_trained=True) for side in (part.in_features, part.out_features))
-            node = Node(inner=[node, Node(), a, b], is_adapted=True)
+            pair = [leaf([rank * int(side)], is_trained=True) for side in (part.in_features, part.out_features)]
+            node = Node(inner=[node, Node(), *pair], is_adapted=True)
         group = mlp if is_after else attention
         group.append(node)
         is_after = is_after or part.name in OUTPUTS
         if part.name in ("gate_proj", "gate_up_proj"):
             group.append(Node())
-    norms = [int(group.elements) for group in layer_tensors(kind) if group.is_outer for _ in range(int(group.copies))]
-    first, *others = [leaf([size], is_trained=is_full) for size in norms]
-    inner = [first, Node(inner=attention, ends=False), *others, Node(inner=mlp)]
-    return Node(inner=inner)
+    every = [(group.is_outer, int(group.elements)) for group in layer_tensors(kind) for _ in range(int(group.copies))]
+    rest = Counter(size for is_norm, size in every if not is_norm)
+    rest.subtract(weight.values for node in (*attention, *mlp) for weight in weights_of(node.inner[0] if node.inner else node))
+    if experts := list(rest.elements()):
+        mlp.append(leaf(experts, is_trained=is_full))
+    first, *others = [leaf([size], is_trained=is_full) for is_norm, size in every if is_norm]
+    return Node(inner=[first, Node(inner=attention, ends=False), *others, Node(inner=mlp)])
 
 
 class Shards(Parts):
@@ -214,6 +231,7 @@ class Shards(Parts):
         self._policy = Model(requests, self._gathers, spec, architecture, **keys)
         self._reference = Model(requests, self._of_reference, spec, architecture, **keys) if keeps_reference_model(shared) else None
         self.gathers_reference = spec.recipe.facts.has_rollout
+        self.most_micro_batches = 3
         self.scored_rows = min(int(shared.steps_per_generation), 2) if spec.recipe.facts.has_rollout else 1
         self._runs_head = spec.logprobs.makes_all_logits or bool(architecture.scores)
         self._checkpoint = ("until saved" if trains_everything(spec) else "whole") if spec.gradient_checkpointing else ""

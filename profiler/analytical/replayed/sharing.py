@@ -67,6 +67,7 @@ class Alone:
         """Begin a forward, without `adapted` that of a reference."""
 
     scored_rows = 1
+    most_micro_batches = 2
     def begin_rollout(self) -> None:
         """Request what all forwards of a rollout need."""
 

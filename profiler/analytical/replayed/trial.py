@@ -56,7 +56,7 @@ from profiler.analytical.timeline.training_pass import final_norm
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, Logprobs, Rollout
 
-_MOST_STEPS, _MOST_MICRO_BATCHES, _MOST_ROWS = 2, 2, 2
+_MOST_STEPS, _MOST_BATCHES, _MOST_ROWS = 2, 2, 2
 """Of each kind as many are replayed: the first, and one that finds what the first has left. The others repeat it."""
 _SCORED_LAYERS = 3
 """Layers of a forward that saves nothing: the later ones repeat them."""
@@ -68,7 +68,7 @@ def has_replay(spec: TrialKeys) -> bool:
     Of DeepSpeed those of stages 1 and 2, of models in bfloat16, which it need not cast, with torch's layers and losses
     of trl. None where FSDP or DeepSpeed has a reference that scores before training, or a row has several GPUs.
     """
-    is_known_zero = spec.zero_stage in (1, 2, 3) and spec.dtype is Dtype.BFLOAT16
+    is_known_zero = spec.zero_stage == 3 or (spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16)
     is_known_zero = is_known_zero and spec.logprobs.is_of_trl and not spec.use_liger_kernel
     return (
         (spec.distributed_type is not DistributedType.DEEPSPEED or is_known_zero)
@@ -134,7 +134,7 @@ class Program:
         self.sharing.load()
         if spec.recipe.facts.has_reference_pass and spec.precompute_ref_log_probs:
             requests.set("workspace of forward", self._workspace)
-            for _ in range(_MOST_MICRO_BATCHES):
+            for _ in range(_MOST_BATCHES):
                 self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
         self.sharing.empty_cache()
@@ -146,7 +146,7 @@ class Program:
             empties = every is not None and step % every == 0
             # The last step has all that an earlier one has.
             several = step == steps[-1] or empties or self.sharing.is_whole_first
-            micro = min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)
+            micro = min(int(spec.gradient_accumulation_steps), self.sharing.most_micro_batches if several else 1)
             for number in range(micro):
                 self.sharing.begin_pass(reduces=number == micro - 1)
                 is_first = number == 0 or self.sharing.parts_gradients
@@ -183,10 +183,12 @@ class Program:
         rows = [batch] * self.sharing.scored_rows
         if spec.logprobs is Logprobs.SLICED:
             rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
-        for each in rows if spec.beta or is_old else ():
-            self._score(each, adapted=is_old or spec.ref_adapter)
-            if is_old and spec.beta and not spec.ref_adapter and self.sharing.gathers_reference:
-                self._score(each, adapted=False)
+        passes = [is_old or spec.ref_adapter] if spec.beta or is_old else []
+        if is_old and spec.beta and not spec.ref_adapter and self.sharing.gathers_reference:
+            passes.append(False)
+        for adapted in passes:
+            for each in rows:
+                self._score(each, adapted=adapted)
 
     def _train_on_rows(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
         """Run a micro-batch of a data set; within the loss the reference runs, next to what the policy keeps.
