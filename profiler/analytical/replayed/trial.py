@@ -47,16 +47,15 @@ from profiler.analytical.replayed.requests import (
     times,
 )
 from profiler.analytical.replayed.zero import sharing_of
-from profiler.analytical.replayed.shards import Shards
 from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, workspace
 from profiler.analytical.timeline.optional_instants import as_evaluated, without_dropout
 from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, data_rows, precomputed_batch
 from profiler.analytical.timeline.recipes.registry import in_engine_type, of_one_gpu
 from profiler.analytical.timeline.training_pass import final_norm
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, Logprobs, Rollout
+from profiler.domain.trials.trial import SHARDED, ZERO_OF_WEIGHTS, DistributedType, Dtype, Logprobs, Rollout
 
-_MOST_STEPS, _MOST_BATCHES, _MOST_ROWS = 2, 2, 2
+_MOST_STEPS, _MOST_ROWS = 2, 2
 """Of each kind as many are replayed: the first, and one that finds what the first has left. The others repeat it."""
 _SCORED_LAYERS = 3
 """Layers of a forward that saves nothing: the later ones repeat them."""
@@ -65,10 +64,10 @@ _SCORED_LAYERS = 3
 def has_replay(spec: TrialKeys) -> bool:
     """Return whether the requests of a trial are known: of text, with rollouts by transformers if any.
 
-    Of DeepSpeed those of stages 1 and 2, of models in bfloat16, which it need not cast, with torch's layers and losses
+    Of DeepSpeed those of stage 3, and of stages 1 and 2 of models that it need not cast, with torch's layers and losses
     of trl. None where FSDP or DeepSpeed has a reference that scores before training, or a row has several GPUs.
     """
-    is_known_zero = spec.zero_stage == 3 or (spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16)
+    is_known_zero = spec.zero_stage == ZERO_OF_WEIGHTS or (spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16)
     is_known_zero = is_known_zero and spec.logprobs.is_of_trl and not spec.use_liger_kernel
     return (
         (spec.distributed_type is not DistributedType.DEEPSPEED or is_known_zero)
@@ -117,7 +116,7 @@ class Program:
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
         shared, spec = spec, itemised_keys(of_one_gpu(in_engine_type(spec)))
         self.requests, self._spec, self._architecture = requests, spec, architecture
-        self.sharing = sharing_of(requests, spec, architecture, shared=shared) if shared.zero_stage != 3 else Shards(requests, spec, architecture, shared=shared)
+        self.sharing = sharing_of(requests, spec, architecture, shared=shared)
         self._layers, self._block = all_layers(architecture), block_of(spec)
         self._known, self._checkpoints = KnownLayers(spec, architecture), spec.gradient_checkpointing
         self._evaluated = all_layers(without_dropout(architecture)), KnownLayers(as_evaluated(spec), architecture)
@@ -134,7 +133,7 @@ class Program:
         self.sharing.load()
         if spec.recipe.facts.has_reference_pass and spec.precompute_ref_log_probs:
             requests.set("workspace of forward", self._workspace)
-            for _ in range(_MOST_BATCHES):
+            for _ in range(self.sharing.most_micro_batches):
                 self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
         self.sharing.empty_cache()
@@ -180,7 +179,7 @@ class Program:
         self._grows = False
         is_old = spec.recipe is Recipe.RLOO or accumulation % generation != 0
         batch = generated_micro_batch(spec)
-        rows = [batch] * self.sharing.scored_rows
+        rows = [batch] * self.sharing.scored_batches
         if spec.logprobs is Logprobs.SLICED:
             rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
         passes = [is_old or spec.ref_adapter] if spec.beta or is_old else []
