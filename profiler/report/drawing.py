@@ -19,7 +19,8 @@ from profiler.rendering.layouts.script_data import as_csv
 from profiler.rendering.layouts.terminal import print_document
 from profiler.rendering.sweep.comparison import latex_tables
 from profiler.rendering.sweep.page import SectionFigures, sweep_page
-from profiler.rendering.sweep.summary import rank_table, sweep_summary
+from profiler.rendering.sweep.summary import sweep_summary
+from profiler.rendering.sweep.words import rank_table
 from profiler.report.estimated_limits import estimated_limits
 from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.foreign.published import read_published

@@ -13,7 +13,7 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.trials.labels import names_of
 from profiler.rendering.layouts.terminal import TerminalConsole, print_document
 from profiler.rendering.sweep.differences import differences_summary, growth_summary
-from profiler.rendering.sweep.summary import rank_lines
+from profiler.rendering.sweep.words import rank_lines
 from profiler.report.command import read_command, usage
 from profiler.report.drawing import render_folder
 from profiler.report.folders import USAGE, named_folders
