@@ -164,7 +164,7 @@ class Modules:
         """Make them."""
         is_full, hidden = trains_everything(spec), int(architecture.hidden_size)
         table = int(architecture.vocab_size) * hidden
-        self.outer = [Module(ends=False) for _ in range(2 if is_full else 3)]
+        self.outer = [Module(ends=False) for _ in range(2 if is_full else 4)]
         """The model itself, with its decoder as the last of them."""
         self.embedding, self.positions = _leaf([table], is_trained=is_full, ends=False), Module()
         self.layers = [_layer(spec, kind) for kind in all_layers(architecture)]

@@ -267,7 +267,9 @@ class Coordinator(Memory):
         for weight in module.weights:
             weight.users.add(module)
             if recomputes and self._in_backward and not weight.is_trained:
-                next(reversed(self._in_backward)).recomputed.add(weight)
+                owner = next(reversed(self._in_backward))
+                owner.recomputed.add(weight)
+                weight.users.add(owner)
             self._wait(weight)
         if self._knows:
             self._gather_ahead(module)
@@ -329,7 +331,7 @@ class Coordinator(Memory):
     def save(self, module: Module) -> None:
         """Keep the weights of a module that is recomputed for its backward."""
         for weight in module.weights:
-            if weight.block is not None:
+            if weight.block is not None and weight.is_trained:
                 weight.block.holders += 1
                 module.saved.append(weight.block)
 
@@ -380,6 +382,11 @@ class Coordinator(Memory):
         if module.ends:
             self.release(module, backward=True)
         return recomputed
+
+    def run_again(self, layer: Module) -> None:
+        """Run a layer whole for its backward, at whose end its frozen weights are freed (reentrant checkpoints)."""
+        self._in_backward[layer] = None
+        self.forward(layer, recomputes=True)
 
     def _recompute(self, module: Module, *, is_last: bool) -> None:
         """Run a forward whose tensors are saved; it ends within the last module."""

@@ -349,11 +349,10 @@ class Shards(Parts):
             head = [model.head] if self._runs_head else []
             for module in (*model.outer[:-1], *head, model.outer[-1], model.norm):
                 gathered.backward(module)
-        layer, runs_again = model.layers[number], bool(self._spec.gradient_checkpointing)
-        if runs_again and not trains_everything(self._spec):
-            gathered.forward(layer, recomputes=True)
-            runs_again = False
-        gathered.backward(layer, layer if runs_again else None)
+        layer, is_whole = model.layers[number], not trains_everything(self._spec) and self.gathers_reference
+        if self._spec.gradient_checkpointing and is_whole:
+            gathered.run_again(layer)
+        gathered.backward(layer, layer if self._spec.gradient_checkpointing and not is_whole else None)
 
     def _reduce_bucket(self) -> None:
         """Reduce what the bucket has, next to a copy of it unless it is one tensor of equal parts."""
