@@ -4,6 +4,7 @@ import pytest
 from kept_sharded import prepared
 from test_zero_replays import EMBEDDING, LORA, OFFLOADED, spec_of
 
+from profiler.analytical.estimate import estimate_with_replay
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.formulas.models.trained import trainable_parameter_count
 from profiler.analytical.replayed.flat_tensors import Modules
@@ -226,3 +227,11 @@ def test_streams_reserve_what_they_need(gpus, keys):
     spec = gathered_spec(num_processes=gpus, **keys)
     found = replayed_counters(spec, builtin_architecture(spec.model))
     assert found.peak_allocated_bytes <= found.peak_reserved_bytes <= 1.5 * found.peak_allocated_bytes
+
+
+def test_a_full_card_holds_less_than_all_streams_at_their_peaks():
+    spec = gathered_spec()
+    shape = builtin_architecture(spec.model)
+    found, replayed = estimate_with_replay(spec, shape), replayed_counters(spec, shape)
+    assert found.peak_allocated_bytes <= found.peak_unreleasable_bytes < replayed.peak_unreleasable_bytes
+    assert found.peak_reserved_bytes == replayed.peak_reserved_bytes
