@@ -33,7 +33,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.runs.readings import CategoryShare
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import ALL_LINEAR, SHARDED, DistributedType, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, SHARDED, ZERO_OF_WEIGHTS, DistributedType, TrialSpec, Tuning
 
 
 def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
@@ -184,7 +184,7 @@ def with_replay(found: Estimate, spec: TrialSpec, architecture: Architecture) ->
         return found
     replayed, known = _replayed_once(on_first_alike(spec, architecture), architecture)
     unreleasable, reserved = replayed.peak_unreleasable_bytes, replayed.peak_reserved_bytes
-    if spec.distributed_type is DistributedType.FSDP:  # a sum over streams, whose peaks are at several instants
+    if spec.distributed_type is DistributedType.FSDP or spec.zero_stage == ZERO_OF_WEIGHTS:  # a sum over streams
         unreleasable += found.peak_allocated_bytes - replayed.peak_allocated_bytes
     reserved = max(found.peak_allocated_bytes, reserved)
     return replace(found, peak_reserved_bytes=reserved, peak_unreleasable_bytes=unreleasable, replays_operations=known)

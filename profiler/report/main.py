@@ -24,7 +24,8 @@ from profiler.rendering.layouts.terminal import TerminalConsole, print_document
 from profiler.rendering.sweep.comparison import latex_tables
 from profiler.rendering.sweep.differences import differences_summary, growth_summary
 from profiler.rendering.sweep.page import SectionFigures, sweep_page
-from profiler.rendering.sweep.summary import rank_lines, rank_table, sweep_summary
+from profiler.rendering.sweep.summary import sweep_summary
+from profiler.rendering.sweep.words import rank_lines, rank_table
 from profiler.report.command import read_command, usage
 from profiler.report.estimated_limits import estimated_limits
 from profiler.report.folders import USAGE, named_folders

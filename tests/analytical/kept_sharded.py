@@ -32,14 +32,17 @@ def has_the_bound(spec: TrialSpec) -> bool:
     return not has_replay(spec) and estimate_with_replay(spec, shape) == estimate(spec, shape)
 
 
-def reserved_errors(kinds: Collection[DistributedType]) -> tuple[list[float], list[float]]:
+def reserved_errors(
+    kinds: Collection[DistributedType], stages: Collection[int | None] = (None,)
+) -> tuple[list[float], list[float]]:
     """Return the errors of replays, and those of the bound, for the trials of seed 2053 that are replayed."""
     lines = (_SHARDED / "sampled.jsonl").read_text().splitlines()[1:]
     errors, bounds = list[float](), list[float]()
     for row in pd.read_csv(_SHARDED / "rows.csv").to_dict(orient="records"):
         keys = {key: value for key, value in json.loads(lines[row["trial"]]).items() if value is not None}
         spec = parse_point(keys, architecture_of=architecture_of)
-        if row["status"] == "ok" and spec.distributed_type in kinds and has_replay(spec):
+        is_asked = spec.distributed_type in kinds and spec.zero_stage in stages
+        if row["status"] == "ok" and is_asked and has_replay(spec):
             shape, reserved = architecture_of(spec.model), row["emulated_reserved_bytes"]
             errors.append(estimate_with_replay(spec, shape).peak_reserved_bytes / reserved - 1)
             bounds.append(estimate(spec, shape).peak_reserved_bytes / reserved - 1)

@@ -270,14 +270,28 @@ def test_more_gpus_need_less_of_each(stage, model):
 
 
 @pytest.mark.parametrize(
-    "keys", [{"zero_stage": 0}, {"zero_stage": 3}, {"use_liger_kernel": True}, {"dtype": Dtype.FLOAT32}]
+    "keys",
+    [
+        {"zero_stage": 0},
+        {"zero_stage": 3, "use_liger_kernel": True},
+        {"use_liger_kernel": True},
+        {"dtype": Dtype.FLOAT32},
+    ],
 )
 def test_other_trials_of_deepspeed_have_the_bound(keys):
     assert has_the_bound(spec_of(**keys))
 
 
 def test_reserved_memory_of_zero_is_near_the_emulation():
-    errors, bounds = reserved_errors({DistributedType.DEEPSPEED})
+    errors, bounds = reserved_errors({DistributedType.DEEPSPEED}, stages={1, 2})
     assert len(errors) == 9
     assert median(map(abs, errors)) < 0.01 < 0.02 < median(map(abs, bounds))
     assert max(map(abs, errors)) < 0.03
+
+
+def test_reserved_memory_of_stage_3_is_near_the_emulation():
+    """Weights that the host has are freed at other times in each run, by up to 4 %."""
+    errors, bounds = reserved_errors({DistributedType.DEEPSPEED}, stages={3})
+    assert len(errors) == 7
+    assert median(map(abs, errors)) < 0.01 < 0.1 < median(map(abs, bounds))
+    assert max(map(abs, errors)) < 0.1

@@ -132,7 +132,7 @@ class Words:
 def test_conversations_are_written_by_the_template():
     from datasets import Dataset
 
-    from profiler.training.data.prompt_lengths import prompt_lengths
+    from profiler.training.data.source_data import prompt_lengths
 
     asked, answered = {"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}
     assert prompt_lengths(Dataset.from_dict({"prompt": [[asked]], "answer": ["c"]}), Words()) == [4]

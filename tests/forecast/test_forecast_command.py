@@ -305,7 +305,7 @@ TEXTS = [{"prompt": "one two", "completion": "three four five"}, {"prompt": "six
 
 def test_a_data_set_is_counted_with_its_tokenizer(tmp_path):
     pytest.importorskip("transformers")
-    from profiler.training.data.prompt_lengths import row_lengths
+    from profiler.training.data.source_data import row_lengths
 
     class Rows(list):
         column_names = ("prompt", "completion")

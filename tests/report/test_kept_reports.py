@@ -9,7 +9,7 @@ from profiler.rendering.document import RenderedFigure
 from profiler.rendering.figures.catalogue import chosen, too_much
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.sweep.page import SectionFigures, sweep_page
-from profiler.rendering.sweep.summary import rank_table
+from profiler.rendering.sweep.words import rank_table
 from profiler.report import estimated_limits
 from profiler.storage.foreign.published import read_published
 from profiler.storage.records.record_folder import rank_peaks

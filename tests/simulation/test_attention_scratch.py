@@ -3,6 +3,7 @@
 import torch
 
 from profiler.simulation.cuda.fused_attention import attention_scratch
+from profiler.simulation.cuda.fused_attention.attention import efficient_forward
 
 BF16 = torch.bfloat16
 NARROW = torch.Size((2, 4, 100, 64))  # 8 heads in all
@@ -51,6 +52,6 @@ def test_keys_are_not_split_with_enough_heads() -> None:
 
 
 def test_a_float32_output_only_for_heads_wider_than_128() -> None:
-    assert attention_scratch.efficient_forward(WIDE, BF16) == ()
-    assert attention_scratch.efficient_forward(torch.Size((2, 4, 100, 256)), BF16) == (2 * 4 * 100 * 256 * 4,)
-    assert attention_scratch.efficient_forward(torch.Size((2, 4, 100, 256)), torch.float32) == ()
+    assert efficient_forward(WIDE, BF16) == ()
+    assert efficient_forward(torch.Size((2, 4, 100, 256)), BF16) == (2 * 4 * 100 * 256 * 4,)
+    assert efficient_forward(torch.Size((2, 4, 100, 256)), torch.float32) == ()

@@ -1,4 +1,4 @@
-"""The trained tensors of a model in the flat tensors of DeepSpeed's ZeRO, and the parts that each GPU updates."""
+"""The trained tensors of a model in the flat tensors of DeepSpeed's ZeRO, and the modules of a model in stage 3."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -6,11 +6,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
-from profiler.analytical.formulas.models.parameters import expert_lora_tensors, layer_lora_tensors, layer_tensors
+from profiler.analytical.formulas.layers.decoder_layer import OUTPUTS
+from profiler.analytical.formulas.models.parameters import (
+    adapted_projections,
+    base_tensors,
+    expert_lora_tensors,
+    layer_lora_tensors,
+    layer_tensors,
+    projections,
+)
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup
 from profiler.analytical.formulas.models.trained import lora_rank, trained_tensors, trains_everything
 from profiler.analytical.formulas.sizes.quantities import whole_units
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.replayed.gathering import Module, Weight
 from profiler.analytical.replayed.layers import all_layers, alone
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET
 
@@ -139,14 +148,60 @@ def trained_by_place(spec: TrialKeys, architecture: DecoderShape) -> dict[Hashab
     outside.subtract(shape for kind in layers for shape in known[id(kind)])
     rest = [shape for shape, count in outside.items() for _ in range(count)]
     table: Shape = (int(architecture.vocab_size), int(architecture.hidden_size))
-    tables = [shape for shape in rest if shape == table]
-    return {
-        EMBEDDING: tables[:1],
-        **{number: known[id(kind)] for number, kind in enumerate(layers)},
-        OTHERS: [shape for shape in rest if shape != table],
-        _HEAD: tables[1:],
-    }
+    tables, others = ([shape for shape in rest if (shape == table) is is_table] for is_table in (True, False))
+    of_layers: dict[Hashable, list[Shape]] = {number: known[id(kind)] for number, kind in enumerate(layers)}
+    return {EMBEDDING: tables[:1], **of_layers, OTHERS: others, _HEAD: tables[1:]}
 
 
 def _shapes(groups: Iterable[TensorGroup], layers: int = 1) -> list[Shape]:
     return [tuple(int(side) for side in group.shape) for group in groups for _ in range(int(group.copies) // layers)]
+
+
+class Modules:
+    """The modules of a model in the order in which they run, with adapters if `spec` has any."""
+
+    def __init__(self, spec: TrialKeys, architecture: DecoderShape) -> None:
+        """Make them."""
+        is_full, hidden = trains_everything(spec), int(architecture.hidden_size)
+        table = int(architecture.vocab_size) * hidden
+        self.outer = [Module(ends=False) for _ in range(2 if is_full else 4)]
+        """The model itself, with its decoder as the last of them."""
+        self.embedding, self.positions = _leaf([table], is_trained=is_full, ends=False), Module()
+        self.layers = [_layer(spec, kind) for kind in all_layers(architecture)]
+        self.norm = _leaf([hidden], is_trained=is_full)
+        self.head = _leaf([int(architecture.scores or architecture.vocab_size) * hidden], is_trained=is_full)
+        self.head.weights[0].is_trained |= bool(architecture.scores)
+        if architecture.tie_word_embeddings and not architecture.scores:
+            self.head = Module(self.embedding.weights)
+        every = [self.embedding, *self.layers, self.norm, self.head]
+        weights = list(dict.fromkeys(weight for module in every for weight in module.all_weights))
+        idle = Counter(int(group.elements) for group in base_tensors(architecture) for _ in range(int(group.copies)))
+        idle.subtract(weight.values for weight in weights)
+        self.weights = [*weights, *_leaf(idle.elements(), is_trained=False).weights]
+        """Towers, which rows pass by, come last."""
+
+
+def _leaf(sizes: Iterable[int], *, is_trained: bool, ends: bool = True) -> Module:
+    return Module([Weight(size, is_trained=is_trained) for size in sizes], ends=ends)
+
+
+def _layer(spec: TrialKeys, kind: DecoderShape) -> Module:
+    """Return a decoder layer: a norm, attention, the other norms, and the MLP, or experts, which are one module."""
+    is_full = trains_everything(spec)
+    adapted = {part.name for part in adapted_projections(kind, spec.lora_target_modules or ()) if not is_full}
+    every = [(group.is_outer, int(group.elements)) for group in layer_tensors(kind) for _ in range(int(group.copies))]
+    rest, attention, mlp = Counter(size for is_norm, size in every if not is_norm), list[Module](), list[Module]()
+    group = attention
+    for part in projections(kind):
+        sizes = [int(part.weights), int(part.out_features)][: 1 + bool(part.has_bias)]
+        rest.subtract(sizes)
+        module, sides = _leaf(sizes, is_trained=is_full), (part.in_features, part.out_features)
+        if part.name in adapted:
+            pair = [_leaf([int(lora_rank(spec)) * int(side)], is_trained=True) for side in sides]
+            module = Module(inner=[module, Module(), *pair], is_adapted=True)
+        # The module of the activation runs after these.
+        group += [module, Module()] if part.name in ("gate_proj", "gate_up_proj") else [module]
+        group = mlp if part.name in OUTPUTS else group
+    first, *norms = [_leaf([size], is_trained=is_full) for is_norm, size in every if is_norm]
+    mlp += [_leaf(rest.elements(), is_trained=is_full)] if +rest else []
+    return Module(inner=[first, Module(inner=attention, ends=False), *norms, Module(inner=mlp)])

@@ -147,6 +147,7 @@ class Forwards(Protocol):
     def leave(self, number: int) -> None: ...  # noqa: D102
     def enter_head(self) -> None: ...  # noqa: D102
     def end(self) -> None: ...  # noqa: D102
+    def generate(self, *, begins: bool) -> None: ...  # noqa: D102
 
 
 class Rollouts:
@@ -176,6 +177,7 @@ class Rollouts:
     def run(self, *, grows: bool) -> None:
         """Request and free the blocks of one rollout; with `grows` token by token, else as `rollout=synthetic`."""
         requests, cache = self._requests, GrowingCache(self._requests)
+        self._sharing.generate(begins=True)
         self._prefill(cache)
         prompt, tokens = self._prompt, self._end - self._prompt
         steps = self._steps() if grows else 1
@@ -201,6 +203,7 @@ class Rollouts:
             self._sample()
         requests.drop("logits", "mask")
         cache.drop()
+        self._sharing.generate(begins=False)
 
     def _prefill(self, cache: GrowingCache) -> None:
         requests, spec = self._requests, self._spec

@@ -1,7 +1,6 @@
 """Requests of loading a model, and of sharing it with other GPUs: by DDP, or by FSDP 2 unit by unit."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import fields, replace
 
 from profiler.allocator.model.card_memory import AllocatorStats
 from profiler.analytical.formulas.models.parameters import layer_lora_tensors, layer_tensors, projections
@@ -18,6 +17,7 @@ from profiler.analytical.formulas.sizes.quantities import Blocks, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state
+from profiler.analytical.replayed.gathering import Streams
 from profiler.analytical.replayed.generation import load_models
 from profiler.analytical.replayed.layers import all_layers
 from profiler.analytical.replayed.requests import (
@@ -46,12 +46,15 @@ class Alone:
     """Whether a reference model requests more than the policy does when it scores."""
     parts_gradients = False
     """Whether gradients leave their weights as they are made, so that none are there when a micro-batch begins."""
-    is_whole_first = False
+    is_whole_first = True
     """Whether the first step has several micro-batches: they decide where its states come to be."""
+    most_micro_batches, scored_batches = 2, 1
+    """Micro-batches that are replayed, and batches that are scored after a rollout: later ones repeat them."""
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
         """Prepare it; `spec` is itemised."""
         self._requests, self._spec, self._architecture = requests, spec, architecture
+        self._streams = Streams(requests)
 
     def load(self) -> None:
         """Request the models."""
@@ -63,8 +66,11 @@ class Alone:
     def begin_pass(self, *, reduces: bool) -> None:
         """Begin a micro-batch; `reduces` if the GPUs exchange its gradients."""
 
-    def begin(self, *, adapted: bool = True) -> None:
-        """Begin a forward, without `adapted` that of a reference."""
+    def begin(self, *, adapted: bool = True, trains: bool = False) -> None:
+        """Begin a forward, without `adapted` that of a reference; `trains` if it has a backward."""
+
+    def generate(self, *, begins: bool) -> None:
+        """Request what all forwards of a rollout need, or free it."""
 
     def enter(self, number: int) -> None:
         """Request what a layer needs to run."""
@@ -93,7 +99,7 @@ class Alone:
 
     def empty_cache(self) -> None:
         """Give back all segments without blocks in use."""
-        self._requests.empty_cache()
+        self._streams.empty_cache(str(self._spec.alloc_conf))
 
     def update(self) -> None:
         """Run the optimizer."""
@@ -102,7 +108,7 @@ class Alone:
 
     def counters(self, alloc_conf: str) -> AllocatorStats:
         """Return torch's counters at the end, on a card of unlimited memory."""
-        return self._requests.counters(alloc_conf)
+        return self._streams.counters(alloc_conf)
 
 
 _SENT_BYTES, _BUCKET_BYTES = (BROADCAST_BYTES, BROADCAST_BYTES), (MIB, 25 * MIB)
@@ -135,6 +141,8 @@ class Replicas(Alone):
     Source: `_BucketCapacityConfig` in torch's `nn/parallel/distributed.py`, `Reducer::rebuild_buckets`, and
     `create_accelerator_and_postprocess` in transformers' `trainer.py`.
     """
+
+    is_whole_first = False
 
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
         """Prepare them; `spec` is itemised."""
@@ -197,17 +205,19 @@ _EMBEDDING, _TAIL = "embedding", "tail"
 class Units(Alone):
     """FSDP 2: shards, and the units that are gathered and copied out.
 
-    Buffers of gathered units are on a stream of their own, and reduced gradients on a third; the allocator gives a
-    stream only blocks that it had before. Streams have counters of their own here, which are added.
+    Buffers of gathered units are on a stream of their own, and reduced gradients on a third.
 
     Source: `foreach_all_gather`, `foreach_all_gather_copy_out` and `foreach_reduce` in torch's `_fsdp_collectives.py`,
     `FSDPParam.init_dtype_attrs`, and `timeline/sharding/fsdp.py` and `gathered.py`, which count the largest of it.
     """
 
+    is_whole_first = False
+
     def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape, *, shared: TrialKeys) -> None:
         """Prepare them; `spec` is itemised and as one GPU computes it, `shared` the trial of all GPUs."""
         super().__init__(requests, spec, architecture)
         self._gathers, self._reductions = Requests(), Requests()
+        self._streams = Streams(requests, self._gathers, self._reductions)
         self._fsdp, self._gpus = Fsdp(shared, architecture), int(shared.num_processes)
         self._stays, self._by_tensors = not shared.fsdp_reshard_after_forward, shared.fsdp_cpu_ram_efficient_loading
         self._trains_all, self._loaded_bytes = trains_everything(spec), int(element_bytes(shared).weight)
@@ -215,8 +225,6 @@ class Units(Alone):
         self._everything = [size for unit in self._units.values() for size in unit]
         self.gathers_reference = bool(keeps_reference_model(shared))
         self._is_reference, self._reduces = False, True
-        self._reserved_bytes = [0]
-        """At the ends of the times between which the cache was emptied."""
         self._there: set[Hashable] = set()
         self._last: Hashable = None
         """The last unit that was copied out in this forward, whose buffer is still there."""
@@ -268,7 +276,7 @@ class Units(Alone):
         """Begin a micro-batch."""
         self._reduces = reduces
 
-    def begin(self, *, adapted: bool = True) -> None:
+    def begin(self, *, adapted: bool = True, trains: bool = False) -> None:  # noqa: ARG002
         """Gather the embedding's unit, or a whole reference, which stays where units stay: it has no backward."""
         self._is_reference = self.gathers_reference and not adapted
         if self._is_reference:
@@ -343,12 +351,6 @@ class Units(Alone):
             for unit in self._there - ({"reference"} if self._trains_all else {"reference", _TAIL}):
                 self._free(unit)
 
-    def empty_cache(self) -> None:
-        """Give back those of all streams. Until then their segments only grow in number, so that they are at once."""
-        self._reserved_bytes.append(self._summed(str(self._spec.alloc_conf)).reserved_bytes)
-        for each in (self._requests, self._gathers, self._reductions):
-            each.empty_cache()
-
     def update(self) -> None:
         """Run the optimizer over shards, and drop those of the gradients."""
         spec, tensors, block = self._spec, self._fsdp.tensors, block_of(self._spec)
@@ -357,16 +359,6 @@ class Units(Alone):
         self._requests.set("state", blocks(states.size))
         self._requests.pass_through("work", [*stages(scratch.size), NO_BLOCKS])
         self._reductions.drop(*(("gradients", weights) for weights in (*self._units, "head", _EMBEDDING)))
-
-    def counters(self, alloc_conf: str) -> AllocatorStats:
-        """Return the sums of the counters of all streams; reserved memory is the largest sum at one instant."""
-        found = self._summed(alloc_conf)
-        return replace(found, peak_reserved_bytes=max(*self._reserved_bytes, found.reserved_bytes))
-
-    def _summed(self, alloc_conf: str) -> AllocatorStats:
-        parts = [each.counters(alloc_conf) for each in (self._requests, self._gathers, self._reductions)]
-        names = (field.name for field in fields(AllocatorStats))
-        return AllocatorStats(**{name: sum(getattr(part, name) for part in parts) for name in names})
 
     def _come(self, unit: Hashable) -> None:
         if unit in self._there:

@@ -47,19 +47,19 @@ from profiler.analytical.timeline.optional_instants import as_evaluated, without
 from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, data_rows, precomputed_batch
 from profiler.analytical.timeline.recipes.registry import in_engine_type, of_one_gpu
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import SHARDED, DistributedType, Dtype, Logprobs, Rollout
+from profiler.domain.trials.trial import SHARDED, ZERO_OF_WEIGHTS, DistributedType, Dtype, Logprobs, Rollout
 
-_MOST_STEPS, _MOST_MICRO_BATCHES, _MOST_ROWS = 2, 2, 2
+_MOST_STEPS, _MOST_ROWS = 2, 2
 """Of each kind as many are replayed: the first, and one that finds what the first has left. The others repeat it."""
 
 
 def has_replay(spec: TrialKeys) -> bool:
     """Return whether the requests of a trial are known: of text, with rollouts by transformers if any.
 
-    Of DeepSpeed those of stages 1 and 2, of models in bfloat16, which it need not cast, with torch's layers and losses
+    Of DeepSpeed those of stage 3, and of stages 1 and 2 of models that it need not cast, with torch's layers and losses
     of trl. None where FSDP or DeepSpeed has a reference that scores before training, or a row has several GPUs.
     """
-    is_known_zero = spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16
+    is_known_zero = spec.zero_stage == ZERO_OF_WEIGHTS or (spec.zero_stage in (1, 2) and spec.dtype is Dtype.BFLOAT16)
     is_known_zero = is_known_zero and spec.logprobs.is_of_trl and not spec.use_liger_kernel
     return (
         (spec.distributed_type is not DistributedType.DEEPSPEED or is_known_zero)
@@ -146,7 +146,7 @@ class Program:
         self.sharing.load()
         if spec.recipe.facts.has_reference_pass and spec.precompute_ref_log_probs:
             requests.set("workspace of forward", self._workspace)
-            for _ in range(_MOST_MICRO_BATCHES):
+            for _ in range(self.sharing.most_micro_batches):
                 self._score(precomputed_batch(spec), adapted=spec.ref_adapter)
         # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
         self.sharing.empty_cache()
@@ -157,8 +157,8 @@ class Program:
         for step in steps:
             empties = every is not None and step % every == 0
             # The last step has all that an earlier one has.
-            several = True
-            micro = min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)
+            several = step == steps[-1] or empties or self.sharing.is_whole_first
+            micro = min(int(spec.gradient_accumulation_steps), self.sharing.most_micro_batches if several else 1)
             for number in range(micro):
                 self.sharing.begin_pass(reduces=number == micro - 1)
                 is_first = number == 0 or self.sharing.parts_gradients
@@ -196,13 +196,15 @@ class Program:
         self._grows = False
         is_old = spec.recipe is Recipe.RLOO or accumulation % generation != 0
         batch = generated_micro_batch(spec)
-        rows = [batch]
+        rows = [batch] * self.sharing.scored_batches
         if spec.logprobs is Logprobs.SLICED:
             rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
-        for each in rows if spec.beta or is_old else ():
-            self._score(each, adapted=is_old or spec.ref_adapter)
-            if is_old and spec.beta and not spec.ref_adapter and self.sharing.gathers_reference:
-                self._score(each, adapted=False)
+        passes = [is_old or spec.ref_adapter] if spec.beta or is_old else []
+        if is_old and spec.beta and not spec.ref_adapter and self.sharing.gathers_reference:
+            passes.append(False)
+        for adapted in passes:
+            for each in rows:
+                self._score(each, adapted=adapted)
 
     def _train_on_rows(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
         """Run a micro-batch of a data set; within the loss the reference runs, next to what the policy keeps.
@@ -286,7 +288,7 @@ class Program:
             group, each = ("casts", cached) if self._checkpoints else ((rows, "casts"), copies)
             requests.set(group, times(each, number + 1))
 
-        self.sharing.begin()
+        self.sharing.begin(trains=True)
         self.decoder_of(batch).forward(batch, rows, after=cast)
         requests.set("casts", blocks(autocast_more_bytes(spec, architecture, in_layer=False)))
         self._head.forward(batch, rows)

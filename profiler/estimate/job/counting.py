@@ -216,7 +216,7 @@ def _refused(model: str, architecture: Architecture, reason: str, hint: str = ""
 
 KEY = "max_prompt_length"
 
-_COUNTS_TOKENS = "profiler.training.data.prompt_lengths"
+_COUNTS_TOKENS = "profiler.training.data.source_data"
 _TOKENIZER = "tokenizer_config.json"
 _TOKENIZER_FILES = (_TOKENIZER, "tokenizer.json", "tokenizer.model", "vocab.json")
 

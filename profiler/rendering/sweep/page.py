@@ -32,9 +32,12 @@ from profiler.rendering.document import (
     text_columns,
 )
 from profiler.rendering.sweep.comparison import ABSENT, IN_HTML, IN_MARKDOWN, card_table, comparison_blocks
-from profiler.rendering.sweep.summary import NOTHING, RANKS, RANKS_NOTE, RankTable, trial_list
+from profiler.rendering.sweep.summary import NOTHING, trial_list
 from profiler.rendering.sweep.words import (
     ENGINE_PEAKS,
+    RANKS,
+    RANKS_NOTE,
+    RankTable,
     accuracy_text,
     answer_sentences,
     cell_name,

@@ -1,6 +1,8 @@
-"""The texts of settings, cells and errors, shared by terminal, pages and figures."""
+"""The texts of settings, cells, errors and ranks, shared by terminal, pages and figures."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from profiler.analysis.compared.axes import Matrix
 from profiler.analysis.compared.cells import Cell, Setting
@@ -11,7 +13,7 @@ from profiler.analysis.findings.peaks import LargestGroup, VllmPeaks
 from profiler.analysis.sweep_report import SectionReport
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, Origin, as_gib, gib_text
-from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.trials.labels import value_text
 from profiler.rendering.document import MOST_ROWS
 from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES
@@ -300,3 +302,55 @@ def legend(section: Section, *, mark: str, published_mark: str) -> list[str]:
         where = section.published[0].where
         lines.append(f"{published_mark}n: published, unit as printed (GB or GiB is not stated). {where}.")
     return lines
+
+
+RankedTrials: TypeAlias = Sequence[tuple[TrialRecord, Sequence[int | None]]]
+"""The record of each trial, and the peaks of its ranks; None where a rank has no record or no peak."""
+
+RANKS = "Ranks"
+"""Title of the table."""
+
+RANKS_NOTE = "Peak of allocated memory of each GPU, by rank"
+
+_MOST_LINES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTable:
+    """The peaks of ranks, as the texts of a table."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    more: str
+    """The sentence about rows that are not shown; empty if all are."""
+
+
+def rank_table(trials: RankedTrials) -> RankTable | None:
+    """Return a row per trial with the peak of each rank, in order; None if no trial has records of ranks."""
+    if not trials:
+        return None
+    ranks = max(len(sizes) for _, sizes in trials)
+    return RankTable(
+        header=("trial", *(f"rank {rank}" for rank in range(ranks))),
+        rows=tuple(
+            (_trial_name(record), *map(_size, sizes), *[""] * (ranks - len(sizes)))
+            for record, sizes in trials[:MOST_ROWS]
+        ),
+        more=more_rows(len(trials), "their records are in ranks/"),
+    )
+
+
+def rank_lines(trials: RankedTrials) -> list[str]:
+    """Return a line per trial with the peak of allocated memory of each rank, in order; the last counts the others."""
+    lines = [f"  {_trial_name(record)}: {', '.join(map(_size, sizes))}" for record, sizes in trials[:_MOST_LINES]]
+    if len(trials) > _MOST_LINES:
+        lines.append(f"  {len(trials) - _MOST_LINES} more trials have records of ranks.")
+    return [f"{RANKS_NOTE}:", *lines] if lines else []
+
+
+def _trial_name(record: TrialRecord) -> str:
+    return f"{short_model(record.spec.model)}, {record.label}"
+
+
+def _size(size: int | None) -> str:
+    return gib_text(size) if size is not None else "no record"

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, partial
+from math import prod
 from typing import Any
 
 import torch
@@ -476,13 +477,23 @@ def scaled_dot_product_attention(
     return attend
 
 
+def efficient_forward(output: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...]:
+    """Return a float32 copy of the output, above a head_dim of 128 in 16-bit types only.
+
+    Source: `kNeedsOutputAccumulatorBuffer` in torch's `mem_eff_attention/kernel_forward.h`.
+    """
+    if output[3] <= 128 or dtype not in _HALF:
+        return ()
+    return (prod(output) * torch.float32.itemsize,)
+
+
 @cache
 def _scratch_of(kernel: Kernel, chip: Chip, dropout: float) -> KernelScratch:
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[int, ...]:
         if kernel is Kernel.FLASH:
             return flash_forward(query.shape, key.shape, chip, dropout)
         if kernel is Kernel.EFFICIENT:
-            return attention_scratch.efficient_forward((*query.shape[:-1], value.shape[-1]), query.dtype)
+            return efficient_forward((*query.shape[:-1], value.shape[-1]), query.dtype)
         return ()
 
     def backward(query: torch.Tensor, key: torch.Tensor, _: torch.Tensor) -> tuple[int, ...]:

@@ -1,25 +1,19 @@
 """Scratch of the fused attention kernels, in bytes, with FlashAttention-2's splits of the keys.
 
-Scratch of the fused attention kernels, in bytes, block by block.
-
-Shapes are [rows, heads, tokens, head_dim], as `aten::scaled_dot_product_attention` has them.
-
-Number of parts into which FlashAttention-2 splits the keys, and the scratch to combine them.
-
-If rows and heads do not fill the card (few completions, a decoding step), several blocks share the keys of one row.
-Each writes a float32 output and logsumexp of its own. Source: `set_params_splitkv` and `num_splits_heuristic` in
+Shapes are [rows, heads, tokens, head_dim], as `aten::scaled_dot_product_attention` has them. If rows and heads do not
+fill the card (few completions, a decoding step), several blocks share the keys of one row, and each of them writes a
+float32 output and logsumexp of its own. Source: `set_params_splitkv` and `num_splits_heuristic` in
 `aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`; the same in flash-attn's own `flash_api.cpp`.
 """
 
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 
 import torch
 
 from profiler.domain.cards.gpu import Chip
 
-_FLOAT32_BYTES = 4
-_HALF = (torch.float16, torch.bfloat16)
+_FLOAT32_BYTES, _HALF = 4, (torch.float16, torch.bfloat16)
 
 
 def flash_backward(query: torch.Size, key: torch.Size, element_bytes: int) -> tuple[int, ...]:
@@ -126,16 +120,6 @@ def _key_splits(blocks: int, keys: int, kernel: _CutlassKernel) -> int:
     if blocks >= 256 and keys <= 2 * kernel.keys:
         splits = 1
     return max(1, min(splits, 200 // blocks))
-
-
-def efficient_forward(output: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...]:
-    """Return a float32 copy of the output, above a head_dim of 128 in 16-bit types only.
-
-    Source: `kNeedsOutputAccumulatorBuffer` in torch's `mem_eff_attention/kernel_forward.h`.
-    """
-    if output[3] <= 128 or dtype not in _HALF:
-        return ()
-    return (prod(output) * _FLOAT32_BYTES,)
 
 
 def _rounded(value: int, multiple: int) -> int:
