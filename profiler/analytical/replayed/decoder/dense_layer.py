@@ -158,10 +158,9 @@ class DenseLayer:
 
         def backward(_: Value) -> Gradients:
             made = [tape.make(each, element) for each in sizes]
-            scratch = [
-                tape.make(width + numbers, FLOAT32_BYTES),
-                *(tape.make(expands, element) for _ in "kv" if expands),
-            ]
+            summed = [width + numbers] if is_sdpa else [numbers, width]
+            scratch = [tape.make(each, FLOAT32_BYTES) for each in summed]
+            scratch += [tape.make(expands, element) for _ in "kv" if expands]
             tape.free(*scratch)
             return made
 
