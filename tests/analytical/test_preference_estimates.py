@@ -1,7 +1,9 @@
 """The closed form of recipes on preferences: DPO, KTO, and a reward model."""
 
 import csv
+import itertools
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +20,7 @@ from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
 from profiler.analytical.estimate import estimate_with_replay, phase_instants
 from profiler.analytical.many import estimate_table, table_of
-from profiler.analytical.replayed.trial import replayed_counters
+from profiler.analytical.replayed.trial import program_of
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Category, Phase
@@ -159,8 +161,10 @@ def test_logits_of_other_programs_by_hand() -> None:
 def test_a_replay_has_the_peak_of_each_pair_loss(logprobs: Logprobs, recipe: Recipe, tuning: Tuning) -> None:
     keys = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps": 2, "max_length": 768}
     trial = preferring(recipe, tuning=tuning, logprobs=logprobs, lengths=Lengths.FORCED, **keys)
-    peak = replayed_counters(trial, architecture(trial.model)).peak_allocated_bytes
-    assert peak == pytest.approx(estimate(trial, architecture(trial.model)).peak_allocated_bytes, rel=0.005)
+    requested = program_of(trial, architecture(trial.model)).requests.piece()
+    sizes = (int(math.copysign(requested.sizes_bytes[abs(event) - 1], event)) for event in requested.events)
+    peak = max(itertools.accumulate(sizes))
+    assert peak == pytest.approx(estimate(trial, architecture(trial.model)).peak_allocated_bytes, rel=0.002)
 
 
 @given(specs())

@@ -137,6 +137,10 @@ def test_margins_of_rows_that_are_computed_again():
     of_rows = {Category.ACTIVATIONS, Category.LOGITS, Category.INPUTS, Category.WORKSPACE, Category.KV_CACHE}
     rows = sum(share.size_bytes for share in found.breakdown if share.category in of_rows)
     assert found.peak_of_rows_bytes == rows > 0.3 * found.peak_allocated_bytes
+    # Where the replay has each operation of the layers, it has them again as well.
+    assert found.replays_operations
+    assert needed_of(spec, found).more_percent == 4
+    found = replace(found, replays_operations=False)
     again, kept = (needed_of(replace(spec, gradient_checkpointing=each), found) for each in (True, False))
     assert again.more_percent > kept.more_percent == 4
     assert again.least_bytes <= kept.least_bytes < kept.most_bytes < again.most_bytes

@@ -115,6 +115,7 @@ class Program:
         shared, spec = spec, itemised_keys(of_one_gpu(in_engine_type(spec)))
         self.requests, self._spec, self._architecture = requests, spec, architecture
         self.sharing = sharing_of(requests, spec, architecture, shared=shared)
+        self._is_alone = shared.distributed_type is DistributedType.NO
         self._layers, self._block = all_layers(architecture), block_of(spec)
         self._checkpoints = bool(spec.gradient_checkpointing)
         self._decoders = self._decoders_of(spec, self._layers)
@@ -156,8 +157,10 @@ class Program:
         steps = replayed_steps(int(spec.steps), every)
         for step in steps:
             empties = every is not None and step % every == 0
-            # The last step has all that an earlier one has.
-            several = step == steps[-1] or empties or self.sharing.is_whole_first
+            # The last step has all that an earlier one has. With a loss in chunks one micro-batch is nearer to
+            # simulations; why is not known.
+            is_whole = self.sharing.is_whole_first and not (self._is_alone and spec.logprobs.chunked_loss is not None)
+            several = step == steps[-1] or empties or is_whole
             micro = min(int(spec.gradient_accumulation_steps), self.sharing.most_micro_batches if several else 1)
             for number in range(micro):
                 self.sharing.begin_pass(reduces=number == micro - 1)
@@ -344,11 +347,11 @@ class Program:
     def _join_tied(self, embedding: Blocks, gradients: Gradients) -> None:
         """Add the gradient of the embeddings to that of a tied head: in its place, unless that is a view of a product.
 
-        So it is where all logits are made at once, and their head is not cast.
+        So it is where torch's product makes logits, all at once or in chunks, of a head that is not cast.
         """
         requests, spec = self.requests, self._spec
         requests.set("gradient of embeddings", embedding)
-        if spec.logprobs.makes_all_logits and not head_cast_bytes(spec, self._architecture):
+        if not (spec.logprobs.has_fused_head or head_cast_bytes(spec, self._architecture)):
             requests.replace("gradient of a tied head", embedding)
         requests.drop("gradient of embeddings")
         if (group := gradients.group_of("embedding")) is not None:
