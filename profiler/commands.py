@@ -140,8 +140,12 @@ def _everywhere() -> list[str]:
 
 
 def options_of_command(name: str) -> Mapping[str, Option]:
-    """Return the declared options of a command, by name, in the order of its help text. Only its words are imported."""
-    options: Mapping[str, Option] = import_module(f"profiler.{name}.command").OPTIONS
+    """Return the declared options of a command, by name, in the order of its help text.
+
+    Only its words are imported, where they have a module of their own.
+    """
+    own = f"profiler.{name}.command"
+    options: Mapping[str, Option] = import_module(own if find_spec(own) else f"profiler.{name}.main").OPTIONS
     return options
 
 

@@ -18,8 +18,12 @@ _OF_TRIALS = frozenset(
 )  # fmt: skip
 """Folders of `profiler` that run trials, watch a card or read tables of trials."""
 
-_FIGURES = ("profiler", "rendering", "figures")
-"""The folder of what matplotlib draws, which no browser has."""
+_LEFT_OUT = (
+    ("profiler", "rendering", "figures"),
+    ("profiler", "storage", "stores"),
+    ("profiler", "storage", "sweep_tables"),
+)
+"""Folders of what matplotlib draws, which no browser has, and of the records and tables of trials."""
 
 _SUFFIXES = (".py", ".json", ".csv")
 _AT = (1980, 1, 1, 0, 0, 0)
@@ -42,7 +46,7 @@ def _files() -> Iterator[tuple[str, Path]]:
     for top in _OWN:
         for path in (ROOT / top).rglob("*"):
             name = path.relative_to(ROOT)
-            left_out = name.parts[1] in _OF_TRIALS or name.parts[:3] == _FIGURES or "__pycache__" in name.parts
+            left_out = name.parts[1] in _OF_TRIALS or name.parts[:3] in _LEFT_OUT or "__pycache__" in name.parts
             if path.suffix in _SUFFIXES and not left_out:
                 yield name.as_posix(), path
     for package in _NEEDED:

@@ -1,7 +1,7 @@
 """The place where a trial trains: where its tensors live, and what follows the trial there.
 
 Three classes implement it: the simulated GPU (`simulation/session.py`), the tracing mode on a real device
-(`simulation/tracing/tracing_mode.py`) and `PlainSession` of `run.py`, which calls them in one fixed order.
+(`worker/cuda/attributed.py`) and `PlainSession` of `run.py`, which calls them in one fixed order.
 """
 
 from collections.abc import Iterable, Mapping

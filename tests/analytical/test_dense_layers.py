@@ -1,7 +1,6 @@
 """A layer that is replayed operation by operation requests and frees what a simulated one does, in the same order."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +11,12 @@ from profiler.allocator import Trace
 from profiler.analytical.formulas.sizes.trial_keys import Batch, generated_micro_batch, itemised_keys
 from profiler.analytical.replayed.decoder.dense_layer import DenseLayer, is_known
 from profiler.analytical.replayed.decoder.operations import Operations
-from profiler.analytical.replayed.decoder.tape import Node, Value
 from profiler.analytical.replayed.requests import Requests
-from profiler.analytical.replayed.trial import program_of, replays_operations
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.trials.trial import Attention, DistributedType, Dtype, Lengths, Logprobs, TrialSpec, Tuning
+from profiler.domain.trials.trial import Attention, Dtype, Lengths, Logprobs, TrialSpec, Tuning
 
 WIDE = dict(BUILTIN_MODELS["tiny"].config) | {
     "num_hidden_layers": 5, "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16,

@@ -8,7 +8,7 @@ from sweep_fakes import FakeWorld
 from profiler.command_line import Interrupted
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
-from profiler.report import drawing
+from profiler.report import main as drawing
 from profiler.report.main import main as report
 from profiler.storage.stores.leases import Leases
 from profiler.storage.sweep_tables.tables import read_tables

@@ -336,11 +336,11 @@ class Program:
             batch, rows, gradients, after=lambda number: requests.set((rows, "casts"), times(copies, number))
         )
         requests.drop("work")
-        if is_tied:
+        if is_tied and self._is_alone:
             self._join_tied(embedding, gradients)
         else:
             gradients.add("embedding", embedding)
-        requests.drop((rows, "mask"), (rows, "casts"))
+        requests.drop("gradient of a tied head", (rows, "mask"), (rows, "casts"))
         if not self._trains_all and is_first:
             self.sharing.keep_adapters(blocks(all_gradients(spec, architecture).size))
 

@@ -17,13 +17,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
-
-from filelock import BaseFileLock, Timeout, UnixFileLock, WindowsFileLock
+from typing import TYPE_CHECKING, Any, Self
 
 from profiler.domain.errors import ProfilerError
 from profiler.domain.text import plain
 from profiler.storage.files.atomic import write_atomically
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 RECORDS = "records"
 """Folder of the records, in the folder of a grid."""
@@ -117,7 +118,7 @@ class Lock:
     """A lock that is held until `release`, to the end of a `with` block, or until nothing refers to it any more."""
 
     path: Path
-    held: BaseFileLock
+    held: "BaseFileLock"
 
     def __enter__(self) -> Self:
         return self
@@ -172,6 +173,8 @@ def take_lock(path: Path, *, wait: bool) -> Lock | None:
 
 def _taken(path: Path, *, within_s: float | None) -> Lock | None:
     """Return the lock on `path`; None if another process holds it all the time."""
+    from filelock import Timeout, UnixFileLock, WindowsFileLock  # the core needs no locks
+
     # Without flock (some network volumes) filelock would use files instead, which stay locked when their holder is
     # killed: it has to fail. It opens no symbolic link.
     kind = WindowsFileLock if os.name == "nt" else UnixFileLock
