@@ -12,7 +12,8 @@ import builders
 import pytest
 
 from profiler.domain.runs.outcome import Status
-from profiler.storage.files import atomic, lock
+from profiler.storage.files import atomic
+from profiler.storage.files import trial_files as lock
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.trial_files import LockError, take_lock
 from profiler.storage.sweep_tables import spool

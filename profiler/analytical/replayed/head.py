@@ -222,7 +222,7 @@ class Head:
             scratch = head_backward_scratch(self._spec, self._architecture, batch)
             there, sums = blocks(scratch.activations.size), stages(scratch.gradients.size)
             # Of trl's head the sum of the weight's gradients is there before the logits of the first tile.
-            first = sums[:1] if self._spec.logprobs.has_fused_head else ()
+            first = [{max(each): 1} for each in sums[:1] if each and self._spec.logprobs.has_fused_head]
             requests.set("work", plus(there, *first))
             for logits in stages(scratch.logits.size):
                 requests.set("work", plus(there, *first, logits))

@@ -1,7 +1,6 @@
 """A worker process from inside: its set-up and end; and the verdict on one that left no record."""
 
 import faulthandler
-import fcntl
 import importlib
 import multiprocessing
 import os
@@ -140,6 +139,8 @@ def end_with(pipe: int) -> None:
     With O_ASYNC and F_SETSIG the kernel sends a signal then, also to a process that hangs in C code, which a watching
     thread would not end. Linux only.
     """
+    import fcntl  # Linux alone has it, and Windows imports this module
+
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)

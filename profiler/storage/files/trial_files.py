@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from profiler.domain.errors import ProfilerError
 from profiler.domain.text import plain
 from profiler.storage.files.atomic import write_atomically
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
+with suppress(ImportError):  # the core needs no locks
+    from filelock import BaseFileLock, Timeout, UnixFileLock, WindowsFileLock
 
 RECORDS = "records"
 """Folder of the records, in the folder of a grid."""
@@ -173,8 +173,6 @@ def take_lock(path: Path, *, wait: bool) -> Lock | None:
 
 def _taken(path: Path, *, within_s: float | None) -> Lock | None:
     """Return the lock on `path`; None if another process holds it all the time."""
-    from filelock import Timeout, UnixFileLock, WindowsFileLock  # the core needs no locks
-
     # Without flock (some network volumes) filelock would use files instead, which stay locked when their holder is
     # killed: it has to fail. It opens no symbolic link.
     kind = WindowsFileLock if os.name == "nt" else UnixFileLock
