@@ -15,7 +15,7 @@ from typing import ParamSpec, TextIO
 
 from profiler.domain.errors import EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError, interruption_first
 from profiler.domain.text import plain
-from profiler.storage.files.last_resort import last_resort
+from profiler.storage.files.atomic import last_resort
 
 Parameters = ParamSpec("Parameters")
 

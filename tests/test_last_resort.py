@@ -14,7 +14,7 @@ import pytest
 
 from profiler.command_line import Interrupted, as_command, interruptible
 from profiler.domain import errors
-from profiler.storage.files.last_resort import UnforeseenError, last_resort
+from profiler.storage.files.atomic import UnforeseenError, last_resort
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "exit_codes.md"

@@ -139,7 +139,7 @@ class VramCallback(TrainerCallback):
             return
         record = recording.finished(completed=completed, problem=problem)
         # Imported here, because importing matplotlib takes seconds.
-        from profiler.monitor.watch.watching import write_report
+        from profiler.monitor.watch.results import write_report
         from profiler.storage.tables.run_tables import write_time_series
 
         with wait_for_lock(self._folder / _LOCK, f"writes the tables of {self._folder}", notify=_say):

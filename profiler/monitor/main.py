@@ -11,8 +11,8 @@ from profiler.commands import COMMANDS, WATCHING
 from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
 from profiler.monitor.command import Command, read_command, usage
+from profiler.storage.files.atomic import last_resort
 from profiler.storage.files.foreign_files import expanded, reason
-from profiler.storage.files.last_resort import last_resort
 
 MONITOR = "monitor"
 """Folder of the results of commands, in `results_dir`."""

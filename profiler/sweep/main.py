@@ -25,7 +25,7 @@ from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.execution import OpenTrials
 from profiler.execution.pythons import environment_folder
 from profiler.execution.trials import NeedsAtMost, Pruning, stored_answers
-from profiler.storage.files.last_resort import last_resort
+from profiler.storage.files.atomic import last_resort
 from profiler.storage.stores.objects import Objects
 from profiler.storage.stores.trial_store import TrialStore
 from profiler.sweep.command import read_command

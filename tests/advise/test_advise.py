@@ -293,7 +293,7 @@ def test_where_no_part_of_the_card_is_enough_for_vllm_the_model_generates_itself
 
 
 def test_fewer_rows_of_an_evaluation_are_written_to_the_file(capsys, tmp_path):
-    """With trl 1.5 the logits of 8 rows of 4,096 are the peak, and training has one row."""
+    """With trl 1.5 the logits of 8 rows of 4,096 are the peak; two fit, and training has one row."""
     path = tmp_path / "sft.yaml"
     path.write_text(
         "model_name_or_path: Qwen/Qwen2.5-0.5B\npacking: true\neval_strategy: steps\n"
@@ -301,6 +301,6 @@ def test_fewer_rows_of_an_evaluation_are_written_to_the_file(capsys, tmp_path):
     )
     found = _advised(capsys, f"config={path}", f"gpu={CARD}", "trl=1.5")
     assert [(step["name"], step["lines"]) for step in found["steps"]] == [
-        ("smaller batches of the evaluation", ["per_device_eval_batch_size: 1"])
+        ("smaller batches of the evaluation", ["per_device_eval_batch_size: 2"])
     ]
-    assert found["config"]["per_device_eval_batch_size"] == 1
+    assert found["config"]["per_device_eval_batch_size"] == 2

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 
 from profiler import console
@@ -161,7 +162,8 @@ def _plain(name: str) -> Mapping[str, str]:
 
 
 def _read(name: str, words: Sequence[str]) -> tuple[dict[str, str], Sequence[Fault]]:
-    read = import_module(f"profiler.{name}.command").read_command
+    own = f"profiler.{name}.command"
+    read = import_module(own if find_spec(own) else f"profiler.{name}.main").read_command
     command = read(words, _claims()) if name == "claims" else read(words)
     of_rest = getattr(command, "rest", None)
     declared = (getattr(of_rest, "options", None), of_rest, getattr(command, "options", None))

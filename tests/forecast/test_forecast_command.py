@@ -427,7 +427,7 @@ def test_a_worst_case_that_fits_although_it_would_reserve_more(capsys):
     job = ["model=qwen2.5-0.5b", "tuning=lora", "gpu=4090", "max_completion_length=3000", "logprobs=full"]
     assert main([*job, "completions=300", "steps=3", "seeds=1", "levers=false"], engine=FakeEngine()) == EXIT_OK
     said = " ".join(capsys.readouterr().out.split())
-    (reserved,) = re.findall(r"([\d.]+) GiB reserved where a card is never full; it is tight", said)
+    (reserved,) = re.findall(r"([\d.]+) GiB reserved where a card is never full; it fits", said)
     assert float(reserved) > float(re.findall(r"of ([\d.]+) GiB that the card has", said)[0])
 
 

@@ -17,7 +17,7 @@ from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.monitor.command import read_command
 from profiler.monitor.main import main
-from profiler.monitor.watch import watching
+from profiler.monitor.watch import results, watching
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.storage.tables.laws import Laws, Trials
 from profiler.storage.tables.schema import MONITORED_TABLES, RESULT
@@ -30,7 +30,7 @@ MODEL = ("model=qwen2.5-0.5b", "gpu=h100-80gb")
 @pytest.fixture
 def no_report(monkeypatch):
     """Leave out tables, pages and figures, which take longer than the command."""
-    monkeypatch.setattr(watching, "write_report", lambda folder: ())
+    monkeypatch.setattr(results, "write_report", lambda folder: ())
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def keep_their_laws(folder):
 
 def test_a_gpu_is_sampled_by_the_driver_and_compared_with_the_estimate(run, monkeypatch):
     with monkeypatch.context() as first:
-        first.setattr(watching, "write_report", lambda folder: ())
+        first.setattr(results, "write_report", lambda folder: ())
         run("raise SystemExit(1)")
 
     def listed():
@@ -187,14 +187,14 @@ def test_any_words_of_a_command_are_shown_and_leave_its_exit_code(tmp_path, monk
 
 def test_a_page_that_cannot_be_made_leaves_the_exit_code(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(watching, "monitored_page", lambda *_: 1 / 0)
+    monkeypatch.setattr(results, "monitored_page", lambda *_: 1 / 0)
     assert main([sys.executable, "-c", "raise SystemExit(7)"]) == 7
     assert "Unforeseen ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_a_figure_that_fails_costs_only_itself(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(watching, "host_timeline_figure", lambda *_: 1 / 0)
+    monkeypatch.setattr(results, "host_timeline_figure", lambda *_: 1 / 0)
     program = "import time; time.sleep(0.1); raise SystemExit(7)"
     assert main(["sample_period_s=20ms", sys.executable, "-c", program]) == 7
     assert "_host' could not be drawn (ZeroDivisionError: division by zero)." in capsys.readouterr().err

@@ -9,8 +9,7 @@ import pytest
 
 from profiler.domain.machines.engines import address_of
 from profiler.execution.processes.child import last_lines, redirect_output
-from profiler.storage.files.atomic import StorageError
-from profiler.storage.files.last_resort import UnforeseenError, last_resort
+from profiler.storage.files.atomic import StorageError, UnforeseenError, last_resort
 from profiler.storage.files.trial_files import trial_file
 from profiler.storage.records.record_folder import copy_ranks, rank_peaks
 from profiler.storage.stores.leases import Leases

@@ -1,6 +1,7 @@
 """A worker process from inside: its set-up and end; and the verdict on one that left no record."""
 
 import faulthandler
+import fcntl
 import importlib
 import multiprocessing
 import os
@@ -16,8 +17,8 @@ from typing import cast
 from profiler.domain.errors import ProfilerError
 from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
 from profiler.execution.job import WorkerJob
+from profiler.storage.files.atomic import last_resort
 from profiler.storage.files.foreign_files import open_regular
-from profiler.storage.files.last_resort import last_resort
 
 _COUNTER = "oom_kill"
 
@@ -139,8 +140,6 @@ def end_with(pipe: int) -> None:
     With O_ASYNC and F_SETSIG the kernel sends a signal then, also to a process that hangs in C code, which a watching
     thread would not end. Linux only.
     """
-    import fcntl  # Linux alone has it, and Windows imports this module
-
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)

@@ -17,9 +17,8 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_
 from profiler.domain.runs.outcome import Breakdown, Estimate, Outcome, TrialRecord, Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.rendering.live.plan_table import plan_table, time_lines
-from profiler.storage.files.atomic import append_to_job_page, write_atomically
+from profiler.storage.files.atomic import append_to_job_page, last_resort, write_atomically
 from profiler.storage.files.foreign_files import expanded
-from profiler.storage.files.last_resort import last_resort
 from profiler.storage.foreign.model_config import is_only_a_hub_model
 from profiler.storage.records.outcome_fields import not_measured
 from profiler.storage.stores.shared_store import read_published
