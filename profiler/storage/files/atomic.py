@@ -1,4 +1,4 @@
-"""Atomic writes: a file exists whole or not at all; and unexpected exceptions: a sentence, and a file for the report."""
+"""Atomic writes: a file exists whole or not at all; and unexpected exceptions: a sentence, and a file to report."""
 
 import errno
 import fnmatch
