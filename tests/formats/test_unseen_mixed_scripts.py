@@ -163,7 +163,7 @@ def test_an_engine_that_a_mapping_may_state_is_open(tmp_path, recipe, is_open):
 
 @pytest.mark.parametrize(("device", "is_named"), [("", True), (", vllm_device='cuda:0'", False)])
 def test_the_part_of_an_engine_on_the_next_card_is_named(tmp_path, device, is_named):
-    """Of noahwei682/qwen2.5-0.5b-rl: its engine has a fifth of its card, and was estimated from vllm-serve's defaults."""
+    """Of noahwei682/qwen2.5-0.5b-rl: its engine has a fifth of its card, not what vllm-serve takes by default."""
     text = (
         "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(use_vllm=True, max_prompt_length=64, "
         f"num_generations=2, max_completion_length=64, vllm_gpu_memory_utilization=0.2{device})\n"
